@@ -1,0 +1,1 @@
+"""Frozen data that crosses layers: numpy columns in, plans and reports out."""

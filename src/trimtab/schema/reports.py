@@ -1,0 +1,69 @@
+"""What one step did and cost, and the one glossary of metrics.
+
+GLOSSARY is used for the names in JSON, logs, reports and documentation alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+GLOSSARY: dict[str, str] = {
+    "step_ratio": "predicted (or measured) step time / (unsharded total time / ranks), so communication counts",
+    "bound_ratio": "step time / the proven lower bound over plans of the same kind",
+    "attention_ratio": "attention work of the busiest rank / mean over ranks",
+    "vision_ratio": "vision-encoder time of the busiest rank / mean over ranks",
+    "token_ratio": "language-model tokens of the fullest rank / mean over ranks",
+    "step_ms": "time of one optimizer step, milliseconds",
+    "exposed_data_ms": "time the slowest rank waited for data in a step, milliseconds",
+    "rank_ms": "processor time each rank spent computing in a step, milliseconds",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepReport:
+    """One row of ``steps.jsonl``; lists have one entry a rank.
+
+    Attributes:
+        step: optimizer step, counted from 0.
+        loss: loss over the global batch.
+        loss_tokens, tokens, samples: global counts.
+        step_ms: wall time between the ends of consecutive steps, slowest rank.
+        exposed_data_ms: longest wait for data on a rank.
+        phases_ms: wall time of each phase ("data", "vision", "exchange", "language", "optimizer"), one entry a rank.
+        rank_ms: processor time spent computing, one entry a rank.
+        predicted_rank_ms: predicted compute time, one entry a rank.
+        step_ratio_before: predicted step ratio of the order the samples came in.
+        step_ratio, bound_ratio, vision_ratio, token_ratio: of the plan that ran; see GLOSSARY.
+        planning_ms: time to plan the step.
+        moved_bytes: bytes that crossed ranks to run the plan.
+        decoded: visuals decoded, one entry a rank.
+        learning_rate, grad_norm: of the optimizer step; ``grad_norm`` is None where the step was skipped.
+        bad_samples: ids of samples replaced in this step.
+    """
+
+    step: int
+    loss: float
+    loss_tokens: int
+    tokens: int
+    samples: int
+    step_ms: float
+    exposed_data_ms: float
+    phases_ms: dict[str, list[float]]
+    rank_ms: list[float]
+    predicted_rank_ms: list[float]
+    step_ratio_before: float
+    step_ratio: float
+    bound_ratio: float
+    vision_ratio: float
+    token_ratio: float
+    planning_ms: float
+    moved_bytes: int
+    decoded: list[int]
+    learning_rate: float
+    grad_norm: float | None
+    bad_samples: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary."""
+        return asdict(self)
