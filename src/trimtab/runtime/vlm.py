@@ -1,0 +1,135 @@
+"""A Transformers vision-language model whose vision work is spread over ranks by the plan. It is the FSDP root.
+
+forward: encode this rank's vision units -> embeddings to the ranks that hold their placeholders -> language model on
+this rank's pack -> loss of each loss token.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from trimtab.errors import UnknownModelError
+from trimtab.runtime.attention import use_packed_attention
+from trimtab.runtime.exchange import exchange_rows, link
+from trimtab.runtime.packed_batch import PackedBatch
+
+Mark = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TokenScores:
+    """How well the model predicted the loss tokens of a pack.
+
+    Attributes:
+        loss: float [K], cross entropy, with gradient.
+        correct: bool [K], whether the likeliest token was the target.
+    """
+
+    loss: Tensor
+    correct: Tensor
+
+
+class BalancedVLM(nn.Module):
+    """Runs ``PackedBatch``es; every call is a collective of ``group`` when any rank has vision units."""
+
+    def __init__(self, model: nn.Module, group: dist.ProcessGroup, mark: Mark | None = None) -> None:
+        """Wrap a model.
+
+        Args:
+            model: a Transformers VLM, or a PEFT model around one. Its attention is set to packed attention.
+            group: the ranks that share vision work.
+            mark: told which phase begins ("vision", "exchange", "language").
+
+        Raises:
+            UnknownModelError: the model cannot take vision outputs computed elsewhere.
+        """
+        super().__init__()
+        self.model = model
+        self._group = group
+        self._mark = mark or _ignore
+        check_hooks(self.base)
+        use_packed_attention(self.base)
+
+    @property
+    def base(self) -> PreTrainedModel:
+        """The Transformers model, adapters or not."""
+        model: Any = self.model
+        return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+    def blocks(self) -> list[nn.Module]:
+        """The vision and language blocks, the units of sharding and recomputation."""
+        core: Any = self.base.model
+        return [*core.visual.blocks, *core.language_model.layers]
+
+    def forward(self, batch: PackedBatch) -> TokenScores:
+        """Score the loss tokens of a pack."""
+        received = self._vision(batch) if batch.visual_route is not None else None
+        self._mark("language")
+        output: Any = self.base(
+            input_ids=batch.input_ids,
+            position_ids=batch.position_ids,
+            mm_encoder_outputs=self._encoder_outputs(received, batch.visual_is_video),
+            logits_to_keep=batch.loss_positions,
+            packed_lengths=batch.packed_lengths,
+            use_cache=False,
+        )
+        logits = output.logits[0]
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        loss = F.cross_entropy(logits, batch.targets, reduction="none")
+        loss = loss if received is None else link(loss, received)
+        return TokenScores(loss=loss, correct=logits.argmax(dim=-1) == batch.targets)
+
+    def _vision(self, batch: PackedBatch) -> Tensor:
+        """[E, D * (1 + deepstack layers)]: embeddings of this pack's placeholders, wherever they were encoded."""
+        self._mark("vision")
+        core: Any = self.base.model
+        output = core.visual(batch.pixel_values, grid_thw=batch.unit_grid_thw)
+        rows = torch.cat([output.pooler_output, *(getattr(output, "deepstack_features", None) or [])], dim=-1)
+        self._mark("exchange")
+        assert batch.visual_route is not None
+        return exchange_rows(rows, batch.visual_route, self._group, self._mark)
+
+    def _encoder_outputs(self, received: Tensor | None, is_video: Tensor) -> dict[str, Any] | None:
+        if received is None or not len(received):
+            return None
+        parts = {"image": received[~is_video], "video": received[is_video]}
+        width = self.base.config.get_text_config().hidden_size
+        return {kind: _encoder_output(rows, width) for kind, rows in parts.items() if len(rows)}
+
+
+def check_hooks(model: PreTrainedModel) -> None:
+    """Check that the model takes vision outputs from outside.
+
+    Raises:
+        UnknownModelError: ``forward`` has no ``mm_encoder_outputs`` (Transformers older than 5.19 silently drops it).
+    """
+    if "mm_encoder_outputs" not in inspect.signature(model.forward).parameters:
+        raise UnknownModelError(
+            f"{type(model).__name__}.forward takes no mm_encoder_outputs, so vision outputs cannot be handed to it; "
+            "use transformers>=5.19 and a model of a supported family"
+        )
+
+
+def _encoder_output(rows: Tensor, width: int) -> Any:
+    from transformers.modeling_outputs import BaseModelOutputWithPooling
+    from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
+
+    embeddings, *deepstack = rows.split(width, dim=-1)
+    if not deepstack:
+        return BaseModelOutputWithPooling(pooler_output=(embeddings,))
+    return BaseModelOutputWithDeepstackFeatures(
+        pooler_output=(embeddings,), deepstack_features=[(layer,) for layer in deepstack]
+    )
+
+
+def _ignore(_: str) -> None:
+    return None
