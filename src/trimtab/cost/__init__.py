@@ -1,1 +1,1 @@
-"""TODO."""
+"""What work costs: FLOPs and memory of an architecture, communication on a cluster, fitted coefficients."""

@@ -1,0 +1,1 @@
+"""One mapping per model family from a Hub config to an architecture."""
