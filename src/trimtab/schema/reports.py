@@ -35,6 +35,7 @@ class StepReport:
         predicted_rank_ms: predicted compute time, one entry a rank.
         step_ratio_before: predicted step ratio of the order the samples came in.
         step_ratio, bound_ratio, vision_ratio, token_ratio: of the plan that ran; see GLOSSARY.
+        observed_step_ratio: step ratio balance would have had, where it was only observed.
         planning_ms: time to plan the step.
         moved_bytes: bytes that crossed ranks to run the plan.
         decoded: visuals decoded, one entry a rank.
@@ -57,6 +58,7 @@ class StepReport:
     bound_ratio: float
     vision_ratio: float
     token_ratio: float
+    observed_step_ratio: float | None
     planning_ms: float
     moved_bytes: int
     decoded: list[int]

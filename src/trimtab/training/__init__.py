@@ -1,1 +1,1 @@
-"""TODO."""
+"""The reference trainers: each loop reads top to bottom in one file."""

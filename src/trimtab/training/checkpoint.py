@@ -1,0 +1,109 @@
+"""Checkpoints of a run: weights and optimizer by torch.distributed.checkpoint, the rest as one JSON file.
+
+A checkpoint is written aside and renamed, so a folder with its final name is always whole.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+from trimtab.errors import CheckpointError
+
+_PREFIX = "step-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """What a run needs to go on, beside weights and optimizer.
+
+    Attributes:
+        next_step: first step not yet trained.
+        loader: the loader's state.
+    """
+
+    next_step: int
+    loader: dict[str, Any]
+
+
+def save(
+    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress, group: dist.ProcessGroup
+) -> Path:
+    """Write ``folder/step-NNNNNN`` and drop older checkpoints; a collective of ``group`` (gloo).
+
+    Raises:
+        CheckpointError: a rank could not write (full disk, no permission); raised on every rank, nothing half-written
+            is left.
+    """
+    final = folder / f"{_PREFIX}{progress.next_step:06d}"
+    aside = folder / f".{final.name}.partial"
+    failure: str | None = None
+    try:
+        weights, optimizer_state = get_state_dict(model, optimizer)
+        dcp.save({"model": weights, "optimizer": optimizer_state}, checkpoint_id=aside, process_group=group)
+        if group.rank() == 0:
+            _finish(aside, final, progress)
+    except (OSError, dcp.api.CheckpointException) as error:
+        failure = _reason(error)
+    failures: list[str | None] = [None] * group.size()
+    dist.all_gather_object(failures, failure, group=group)
+    for rank, reason in enumerate(failures):
+        if reason is not None:
+            if group.rank() == 0:
+                shutil.rmtree(aside, ignore_errors=True)
+            raise CheckpointError(
+                f"rank {rank} could not write checkpoint {final}: {reason}; free space or choose another folder for runs"
+            )
+    return final
+
+
+def latest(folder: Path) -> Path | None:
+    """The newest whole checkpoint in a folder, or None."""
+    whole = sorted(path for path in folder.glob(f"{_PREFIX}*") if (path / "progress.json").is_file())
+    return whole[-1] if whole else None
+
+
+def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, group: dist.ProcessGroup) -> Progress:
+    """Restore weights and optimizer in place, whatever number of ranks wrote them; a collective of ``group``.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged or belongs to another model.
+    """
+    try:
+        weights, optimizer_state = get_state_dict(model, optimizer)
+        state = {"model": weights, "optimizer": optimizer_state}
+        dcp.load(state, checkpoint_id=path, process_group=group)
+        set_state_dict(
+            model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+        )
+        return Progress(**json.loads((path / "progress.json").read_text()))
+    except (OSError, ValueError, KeyError, RuntimeError, dcp.api.CheckpointException) as error:
+        raise CheckpointError(
+            f"cannot resume from {path}: {_reason(error)}; remove that folder to resume from an earlier checkpoint"
+        ) from error
+
+
+def _finish(aside: Path, final: Path, progress: Progress) -> None:
+    (aside / "progress.json").write_text(json.dumps({"next_step": progress.next_step, "loader": progress.loader}))
+    if final.exists():
+        shutil.rmtree(final)
+    aside.rename(final)
+    for other in final.parent.glob(f"{_PREFIX}*"):
+        if other != final:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, dcp.api.CheckpointException):
+        rank, (inner, _) = next(iter(error.failures.items()))
+        return f"rank {rank}: {type(inner).__name__}: {inner}"
+    return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -1,0 +1,73 @@
+"""Held-out accuracy: the share of samples whose every answer token is the likeliest one.
+
+Given the earlier answer tokens the likeliest next token is what greedy decoding would emit, so a sample counts exactly
+when greedy decoding would reproduce its answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.distributed as dist
+
+from trimtab.loader.step_loader import LoadedStep, StepLoader
+from trimtab.runtime.groups import Ranks
+from trimtab.runtime.packed_batch import PackedBatch
+from trimtab.runtime.vlm import BalancedVLM
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy:
+    """Held-out results.
+
+    Attributes:
+        samples: samples with an answer.
+        with_pixels, blanked: share answered right, with their pixels and with all pixels at the mean colour.
+        right: for each sample id, whether it was answered right with pixels.
+    """
+
+    samples: int
+    with_pixels: float
+    blanked: float
+    right: dict[str, bool]
+
+
+def evaluate(model: BalancedVLM, loader: StepLoader, steps: int, ranks: Ranks) -> Accuracy:
+    """Score ``steps`` steps of held-out samples; a collective of all ranks."""
+    model.eval()
+    right: dict[str, bool] = {}
+    right_blanked: dict[str, bool] = {}
+    with torch.no_grad():
+        for _ in range(steps):
+            loaded = loader.next()
+            packs = [pack.to(ranks.device) for pack in loaded.packs]
+            right |= _score(model, loaded, packs, ranks)
+            right_blanked |= _score(model, loaded, [_blank(pack) for pack in packs], ranks)
+    model.train()
+    count = max(1, len(right))
+    return Accuracy(
+        samples=len(right),
+        with_pixels=sum(right.values()) / count,
+        blanked=sum(right_blanked.values()) / count,
+        right=right,
+    )
+
+
+def _score(model: BalancedVLM, loaded: LoadedStep, packs: list[PackedBatch], ranks: Ranks) -> dict[str, bool]:
+    size = len(loaded.planned.batch)
+    wrong = torch.zeros(size, dtype=torch.int64)
+    answered = torch.zeros(size, dtype=torch.int64)
+    for pack in packs:
+        correct = model(pack).correct.cpu()
+        rows = pack.loss_rows.cpu()
+        wrong.index_add_(0, rows, (~correct).long())
+        answered.index_add_(0, rows, torch.ones_like(rows))
+    counts = torch.stack([wrong, answered])
+    dist.all_reduce(counts, group=ranks.control)
+    ids = loaded.planned.batch.sample_ids
+    return {ids[row]: bool(counts[0, row] == 0) for row in range(size) if counts[1, row] > 0}
+
+
+def _blank(pack: PackedBatch) -> PackedBatch:
+    return replace(pack, pixel_values=torch.zeros_like(pack.pixel_values))

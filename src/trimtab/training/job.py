@@ -1,0 +1,135 @@
+"""Everything a supervised run needs, built from its settings: data, model, optimizer, loaders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from trimtab.cost.analytic import analytic_costs
+from trimtab.cost.device import NOMINAL_DEVICE
+from trimtab.cost.from_config import architecture_from_config
+from trimtab.families.checkpoint import Checkpoint, read_checkpoint
+from trimtab.loader.decode_cache import DecodeCache
+from trimtab.loader.decode_workers import DecodeWorkers
+from trimtab.loader.preparer import StepPreparer
+from trimtab.loader.sample_reader import SampleReader
+from trimtab.loader.sampler import StepSampler
+from trimtab.loader.settings import LoaderSettings
+from trimtab.loader.step_loader import LoadedStep, StepLoader
+from trimtab.loader.step_planner import StepPlanner
+from trimtab.runtime.agreement import agree_on_value
+from trimtab.runtime.fsdp import shard
+from trimtab.runtime.groups import Ranks
+from trimtab.runtime.recorder import PhaseClock
+from trimtab.runtime.vlm import BalancedVLM
+from trimtab.training.model import build_model
+from trimtab.training.optimizer import make_optimizer
+from trimtab.training.settings import SFTSettings
+
+_MIB = 1 << 20
+
+
+@dataclass(eq=False, kw_only=True)
+class Job:
+    """One rank's part of a run."""
+
+    settings: SFTSettings
+    ranks: Ranks
+    checkpoint: Checkpoint
+    model: BalancedVLM
+    optimizer: torch.optim.Optimizer
+    clock: PhaseClock
+    reader: SampleReader
+    sampler: StepSampler
+    workers: DecodeWorkers | None
+    cache: DecodeCache
+
+    def open_loader(self, first_step: int) -> StepLoader:
+        """Begin to prepare the training steps from ``first_step`` on."""
+        return self._loader(self.reader, self.sampler, self.settings.loader, self.settings.steps)
+
+    def open_evaluation_loader(self) -> tuple[StepLoader, int]:
+        """A loader over the held-out samples, once each, and its number of steps."""
+        evaluation = self.settings.evaluation
+        assert evaluation.table is not None
+        reader = open_reader(evaluation.table, self.settings.model, self.checkpoint, self.model)
+        size = min(evaluation.samples_per_step, len(reader.table))
+        sampler = StepSampler(num_samples=len(reader.table), samples_per_step=size, seed=self.settings.seed)
+        return self._loader(reader, sampler, self.settings.loader, sampler.steps_per_epoch), sampler.steps_per_epoch
+
+    def moved_bytes(self, loaded: LoadedStep) -> int:
+        """Bytes of embeddings and their gradients this rank sends to others in a step."""
+        rows = 0
+        for pack in loaded.packs:
+            if pack.visual_route is not None:
+                sent = list(pack.visual_route.send_splits)
+                rows += sum(sent) - sent[self.ranks.rank]
+        config = self.model.base.config
+        deepstack = len(getattr(config.vision_config, "deepstack_visual_indexes", None) or [])
+        width = config.get_text_config().hidden_size * (1 + deepstack)
+        return 2 * rows * width * (2 if self.settings.dtype == "bfloat16" else self.model.base.dtype.itemsize)
+
+    def close(self) -> None:
+        """End the decode processes."""
+        if self.workers:
+            self.workers.close()
+
+    def _loader(self, reader: SampleReader, sampler: StepSampler, settings: LoaderSettings, steps: int) -> StepLoader:
+        running, observed = self.settings.balance.plan_settings(self.settings.max_tokens_per_micro_batch)
+        costs = partial(
+            analytic_costs, architecture=architecture_from_config(self.checkpoint.config), device=NOMINAL_DEVICE
+        )
+        planner = StepPlanner(reader.table, costs, ranks=self.ranks.size, settings=running, observed=observed)
+        preparer = None
+        if self.workers:
+            own = [self.ranks.rank] if settings.mode == "shadow" else range(self.ranks.size)
+            preparer = StepPreparer(
+                reader, self.workers, self.cache, ranks=own, skip_bad=settings.on_bad_sample == "skip"
+            )
+        return StepLoader(
+            sampler=sampler,
+            planner=planner,
+            preparer=preparer,
+            settings=settings,
+            group=self.ranks.control,
+            last_step=steps,
+        )
+
+
+def build_job(settings: SFTSettings, ranks: Ranks) -> Job:
+    """Open the data, build and shard the model.
+
+    Raises:
+        TrimtabError: the settings, data or model cannot be used, or ranks see different data; on every rank.
+    """
+    checkpoint = read_checkpoint(settings.model)
+    clock = PhaseClock()
+    model = BalancedVLM(build_model(settings), ranks.data, clock.mark).to(ranks.device)
+    reader = open_reader(settings.table, settings.model, checkpoint, model)
+    agree_on_value(
+        ranks.control, "the dataset", reader.digest(), "give every rank the same table and dataset files"
+    )
+    agree_on_value(ranks.control, "the settings", repr(replace(settings, ranks=None)), "start every rank alike")
+    check_sizes(settings, ranks.size, len(reader.table))
+    sampler = StepSampler(
+        num_samples=len(reader.table), samples_per_step=settings.samples_per_step, seed=settings.seed
+    )
+    shard(model, ranks.mesh, compute_dtype=torch.bfloat16 if settings.dtype == "bfloat16" else None)
+    share = _share_of_loading(settings.loader, ranks)
+    return Job(
+        settings=settings,
+        ranks=ranks,
+        checkpoint=checkpoint,
+        model=model,
+        optimizer=make_optimizer(model, settings.optimizer),
+        clock=clock,
+        reader=reader,
+        sampler=sampler,
+        workers=DecodeWorkers(
+            share * settings.loader.workers, item_timeout_s=settings.loader.item_timeout_s
+        ) if share else None,
+        cache=DecodeCache(share * settings.loader.cache_mb * _MIB),
+    )

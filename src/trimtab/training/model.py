@@ -1,0 +1,68 @@
+"""Builds the model a run trains: from a checkpoint or a configuration, with adapters, frozen parts and recomputation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import nn
+from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedModel
+
+from trimtab.errors import UnknownModelError
+from trimtab.training.settings import LoraSettings, SFTSettings
+
+_WEIGHTS = ("*.safetensors", "*.bin")
+
+
+def build_model(settings: SFTSettings) -> nn.Module:
+    """The model of a run on the CPU, weights in float32 (float64 for checks).
+
+    A folder without weight files gives random weights that depend on the seed alone.
+
+    Raises:
+        UnknownModelError: the folder is no vision-language model.
+    """
+    dtype = torch.float64 if settings.dtype == "float64" else torch.float32
+    model = _load(settings.model, dtype, settings.seed)
+    core: Any = model.model
+    if settings.recompute:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    adapted = with_adapters(model, settings.lora)
+    if settings.freeze_vision:
+        core.visual.requires_grad_(False)
+    return adapted
+
+
+def with_adapters(model: nn.Module, lora: LoraSettings) -> nn.Module:
+    """The model with low-rank adapters, or the model itself where they are off."""
+    if lora.rank == 0:
+        return model
+    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.targets))
+    adapted: nn.Module = get_peft_model(model, config, autocast_adapter_dtype=False)
+    return adapted
+
+
+def empty_model(source: Path, lora: LoraSettings) -> nn.Module:
+    """The same modules without weights, to load trained ones into."""
+    with torch.device("meta"):
+        return with_adapters(AutoModelForImageTextToText.from_config(_config(source)), lora)
+
+
+def _load(source: Path, dtype: torch.dtype, seed: int) -> PreTrainedModel:
+    config = _config(source)
+    if any(next(source.glob(pattern), None) for pattern in _WEIGHTS):
+        model: PreTrainedModel = AutoModelForImageTextToText.from_pretrained(source, config=config, dtype=dtype)
+        return model
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        built: PreTrainedModel = AutoModelForImageTextToText.from_config(config, dtype=dtype)
+    return built
+
+
+def _config(source: Path) -> Any:
+    try:
+        return AutoConfig.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        raise UnknownModelError(f"model={source}: {str(error).splitlines()[0]}; give a Transformers folder") from error

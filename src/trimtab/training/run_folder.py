@@ -1,0 +1,53 @@
+"""The files of a run: resolved settings, one JSON line a step, results."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trimtab.schema.reports import StepReport
+
+
+class RunFolder:
+    """Written by rank 0 only."""
+
+    def __init__(self, folder: Path, *, first_step: int) -> None:
+        """Open a run's folder; rows of ``first_step`` and later, left by a run that went on further, are dropped."""
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._steps = folder / "steps.jsonl"
+        kept = [line for line in self._lines() if json.loads(line)["step"] < first_step]
+        self._steps.write_text("".join(f"{line}\n" for line in kept))
+
+    def write_settings(self, settings: Any) -> None:
+        """Write the resolved settings as YAML."""
+        plain = _plain(dataclasses.asdict(settings))
+        (self.folder / "config.yaml").write_text(yaml.safe_dump(plain, sort_keys=False))
+
+    def write_step(self, report: StepReport) -> None:
+        """Append one step."""
+        with self._steps.open("a") as file:
+            file.write(json.dumps(report.to_json()) + "\n")
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write one JSON file aside and rename it."""
+        aside = self.folder / f".{name}.partial"
+        aside.write_text(json.dumps(value, indent=2) + "\n")
+        aside.rename(self.folder / name)
+
+    def _lines(self) -> list[str]:
+        if not self._steps.exists():
+            return []
+        return [line for line in self._steps.read_text().splitlines() if line.endswith("}")]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,162 @@
+"""Settings of supervised fine-tuning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from trimtab.errors import SettingsError
+from trimtab.loader.settings import LoaderSettings
+from trimtab.planning.settings import PlanSettings
+from trimtab.schema.plans import Sync
+
+
+@dataclass(frozen=True, kw_only=True)
+class BalanceSettings:
+    """Whether and how ranks are balanced.
+
+    Attributes:
+        mode: "on"; "off" runs samples where they come; "observe" does the same and reports what balance would gain.
+        sync: where ranks meet: "layer" (FSDP2), "micro_batch" (pipelines) or "step" (DDP).
+        max_degree: largest sequence-parallel degree.
+    """
+
+    mode: Literal["off", "observe", "on"] = "on"
+    sync: Sync = "layer"
+    max_degree: int = 1
+
+    @property
+    def variant(self) -> str:
+        """Name of the folder under ``runs/<name>/``."""
+        return {"on": "balanced", "off": "baseline", "observe": "observed"}[self.mode]
+
+    def plan_settings(self, max_tokens_per_micro_batch: int | None) -> tuple[PlanSettings, PlanSettings | None]:
+        """Settings of the plan that runs, and of a plan that is only reported."""
+        balanced = PlanSettings(
+            sync=self.sync, max_tokens_per_micro_batch=max_tokens_per_micro_batch, max_degree=self.max_degree
+        )
+        as_is = PlanSettings(
+            strategy="as-is", sync=self.sync, max_tokens_per_micro_batch=max_tokens_per_micro_batch, max_degree=1
+        )
+        if self.mode == "on":
+            return balanced, None
+        return as_is, balanced if self.mode == "observe" else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSettings:
+    """AdamW with linear warm-up and cosine decay.
+
+    Attributes:
+        learning_rate: peak.
+        warmup_steps: steps from 0 to the peak.
+        final_share: share of the peak left at the last step.
+        weight_decay: on weight matrices; norms and biases have none.
+        beta1, beta2: AdamW's.
+        max_grad_norm: gradients are scaled down to this norm.
+        max_skipped_steps: consecutive steps with a non-finite gradient before the run ends.
+    """
+
+    learning_rate: float = 1e-5
+    warmup_steps: int = 10
+    final_share: float = 0.1
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.95
+    max_grad_norm: float = 1.0
+    max_skipped_steps: int = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraSettings:
+    """Low-rank adapters on the language model's projections; rank 0 trains all weights instead.
+
+    Attributes:
+        rank: of the adapters; 0 switches them off.
+        alpha: scale is alpha / rank.
+        targets: names of the linear layers adapted.
+    """
+
+    rank: int = 0
+    alpha: float = 16.0
+    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalSettings:
+    """Held-out accuracy after training: an answer counts when every token of it is the likeliest (greedy decoding).
+
+    Attributes:
+        table: metadata table of the held-out samples; None evaluates nothing.
+        samples_per_step: samples evaluated at a time.
+    """
+
+    table: Path | None = None
+    samples_per_step: int = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class SFTSettings:
+    """One supervised run.
+
+    Attributes:
+        model: folder of a Transformers vision-language model with its tokenizer.
+        table: metadata table written by ``trimtab scan``.
+        name: results go to ``<runs>/<name>/<balanced|baseline|observed>/``.
+        runs: folder of all runs.
+        steps: optimizer steps.
+        samples_per_step: samples of one optimizer step, over all ranks.
+        max_tokens_per_micro_batch: language-model tokens one rank runs at once; None runs a step in one micro-batch.
+        dtype: "float32"; "bfloat16" computes in it and keeps weights in float32; "float64" for checks.
+        recompute: recompute every block in the backward pass to save memory.
+        freeze_vision: leave the vision tower as it is.
+        seed: of sampling and initialisation.
+        checkpoint_every: steps between checkpoints; 0 writes one only at the end or when stopped.
+        resume: go on from the run's last checkpoint.
+        ranks: processes ``trimtab train`` starts when torchrun did not; None: one a GPU, else 2.
+        timeout_s: longest wait for another rank.
+        optimizer, balance, loader, lora, evaluation: see there.
+    """
+
+    model: Path
+    table: Path
+    name: str = "sft"
+    runs: Path = Path("runs")
+    steps: int = 100
+    samples_per_step: int = 16
+    max_tokens_per_micro_batch: int | None = None
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    recompute: bool = False
+    freeze_vision: bool = False
+    seed: int = 0
+    checkpoint_every: int = 0
+    resume: bool = False
+    ranks: int | None = None
+    timeout_s: float = 600.0
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    balance: BalanceSettings = field(default_factory=BalanceSettings)
+    loader: LoaderSettings = field(default_factory=LoaderSettings)
+    lora: LoraSettings = field(default_factory=LoraSettings)
+    evaluation: EvalSettings = field(default_factory=EvalSettings)
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            SettingsError: a number is out of range.
+        """
+        for name in ("steps", "samples_per_step"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.max_tokens_per_micro_batch is not None and self.max_tokens_per_micro_batch < 1:
+            raise SettingsError(
+                f"max_tokens_per_micro_batch={self.max_tokens_per_micro_batch} must be at least 1, or null for no limit"
+            )
+        if self.ranks is not None and self.ranks < 1:
+            raise SettingsError(f"ranks={self.ranks} must be at least 1")
+
+    @property
+    def folder(self) -> Path:
+        """Where this run's files go."""
+        return self.runs / self.name / self.balance.variant

@@ -1,0 +1,101 @@
+"""Gathers every rank's figures after a step and builds its report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from trimtab.loader.step_loader import LoadedStep
+from trimtab.runtime.recorder import PhaseTimes
+from trimtab.schema.plans import StepPlan
+from trimtab.schema.reports import StepReport
+
+PHASES = ("data", "vision", "exchange", "language", "optimizer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankFigures:
+    """One rank's figures of one step; see ``StepReport`` for units."""
+
+    loss: float
+    step_ms: float
+    times: PhaseTimes
+    moved_bytes: int
+    stop: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOutcome:
+    """A step's report, and whether any rank was asked to stop."""
+
+    report: StepReport
+    stop: bool
+
+
+def gather_report(
+    loaded: LoadedStep, figures: RankFigures, *, rate: float, grad_norm: float | None, group: dist.ProcessGroup
+) -> StepOutcome:
+    """Combine all ranks' figures; a collective of ``group`` (gloo), with the same result on every rank."""
+    phases = [figures.times.wall_ms.get(phase, 0.0) for phase in PHASES]
+    mine = [figures.loss, figures.step_ms, figures.times.busy_ms, loaded.wait_ms, loaded.decoded]
+    mine += [figures.moved_bytes + loaded.received_bytes, float(figures.stop), *phases]
+    gathered = torch.empty(group.size() * len(mine), dtype=torch.float64)
+    dist.all_gather_into_tensor(gathered, torch.tensor(mine, dtype=torch.float64), group=group)
+    loss, step_ms, busy, wait, decoded, moved, stop, *walls = gathered.view(group.size(), -1).numpy().T
+    planned = loaded.planned
+    report = StepReport(
+        step=planned.step,
+        loss=float(loss.sum()),
+        loss_tokens=int(planned.batch.loss_tokens.sum()),
+        tokens=int(planned.batch.tokens.sum()),
+        samples=len(planned.batch),
+        step_ms=float(step_ms.max()),
+        exposed_data_ms=float(wait.max()),
+        phases_ms={phase: _rounded(times) for phase, times in zip(PHASES, walls, strict=True)},
+        rank_ms=_rounded(busy),
+        predicted_rank_ms=_rounded(predicted_rank_ns(planned.plan) / 1e6),
+        step_ratio_before=step_ratio(planned.plan, planned.plan.current_step_ns),
+        step_ratio=step_ratio(planned.plan, planned.plan.step_ns),
+        bound_ratio=_ratio(planned.plan.step_ns, planned.plan.lower_bound_ns),
+        vision_ratio=_spread(planned.plan.vision_ns.sum(axis=0)),
+        token_ratio=_spread(tokens_of_ranks(planned.plan, planned.batch.tokens)),
+        observed_step_ratio=step_ratio(planned.gain, planned.gain.step_ns) if planned.gain else None,
+        planning_ms=planned.planning_ms,
+        moved_bytes=int(moved.sum()),
+        decoded=[int(count) for count in decoded],
+        learning_rate=rate,
+        grad_norm=grad_norm,
+        bad_samples=[sample_id for sample_id, _ in loaded.bad_samples],
+    )
+    return StepOutcome(report=report, stop=bool(stop.any()))
+
+
+def predicted_rank_ns(plan: StepPlan) -> NDArray[np.int64]:
+    """int64 [R], predicted work of each rank over the step."""
+    return plan.language_ns.sum(axis=0) + plan.vision_ns.sum(axis=0)
+
+
+def step_ratio(plan: StepPlan, step_ns: int) -> float:
+    """See ``schema.reports.GLOSSARY``."""
+    return _ratio(step_ns, int(predicted_rank_ns(plan).sum()) / plan.ranks)
+
+
+def tokens_of_ranks(plan: StepPlan, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64 [R], language-model tokens of each rank over the step."""
+    return np.bincount(plan.rank, weights=tokens, minlength=plan.ranks).astype(np.int64)
+
+
+def _spread(loads: NDArray[np.int64]) -> float:
+    return _ratio(float(loads.max()), float(loads.mean()))
+
+
+def _ratio(value: float, reference: float) -> float:
+    return value / reference if reference else 1.0
+
+
+def _rounded(values: NDArray[np.float64]) -> list[float]:
+    return [round(float(value), 3) for value in values]
