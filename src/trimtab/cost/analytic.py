@@ -36,8 +36,8 @@ def analytic_costs(
         batch: N samples, V visuals.
         architecture: the model.
         device: its speed; only ratios matter to a plan.
-        language_passes, vision_passes: ``FORWARD`` for inference or a frozen tower, ``TRAIN_RECOMPUTE`` where
-            every layer is recomputed in the backward.
+        language_passes: ``FORWARD`` for inference, ``TRAIN_RECOMPUTE`` where every layer is recomputed in the backward.
+        vision_passes: the same of the encoder; ``FORWARD`` where it is frozen.
 
     Returns:
         Costs in whole nanoseconds. A sample's language cost covers its text and visual tokens.

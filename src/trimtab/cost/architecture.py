@@ -76,7 +76,7 @@ class VisionArchitecture:
         full_layers: layers that attend to the whole frame although ``window`` is set.
         extra_tokens: tokens beside the patches of each frame (class token).
         projector: (in, out) of every matrix applied to a merged token, deepstack projectors included.
-        projector_patches: patches that share one application of the projector (``merge**2``; 1 where pooling follows it).
+        projector_patches: patches that share one application of the projector (``merge**2``, or 1).
         deepstack: encoder layers whose features are also handed to the language model.
     """
 

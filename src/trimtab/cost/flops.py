@@ -108,4 +108,5 @@ def vision_frame_attention_flops(
 def _squared_cuts(sides: NDArray[np.int64], window: int) -> NDArray[np.float64]:
     """Sum of squares of the pieces a side falls into when cut every ``window`` patches."""
     whole, rest = np.divmod(sides, window)
-    return (whole * window**2 + rest**2).astype(np.float64)
+    squares: NDArray[np.int64] = whole * window**2 + rest**2
+    return squares.astype(np.float64)

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Pure functions: arrays in, plan out. No clock, files, environment or hidden randomness."""

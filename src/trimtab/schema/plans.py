@@ -49,7 +49,8 @@ class StepPlan:
         current_step_ns: the same for the arrangement the samples came in.
         lower_bound_ns: no plan of this kind can be faster.
         sync: where ranks meet.
-        denominators: predicted global denominators, e.g. {"tokens": 812, "sequences": 16}.
+        denominators: predicted global denominators: "tokens" in the loss, "sequences" with any.
+        strategy: name of the strategy that made it.
     """
 
     ranks: int
@@ -65,6 +66,7 @@ class StepPlan:
     lower_bound_ns: int
     sync: Sync
     denominators: dict[str, int]
+    strategy: str = "whole-sample"
 
     def __len__(self) -> int:
         return len(self.rank)

@@ -1,0 +1,43 @@
+"""Bins to fill: a rank, or one micro-batch of a rank, with its limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Bins:
+    """B bins and the items they compete for (N items, longest first).
+
+    Attributes:
+        cost: int64 [N], descending.
+        tokens: int64 [N].
+        count: B.
+        max_tokens: hard cap on the tokens of a bin, or None.
+        equal_counts: bins hold N / B items, give or take one.
+        start: int64 [B], load of each bin before the first item, or None for zeros.
+        slowness: float64 [B], time per unit of cost, or None where all bins are equally fast.
+    """
+
+    cost: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    count: int
+    max_tokens: int | None = None
+    equal_counts: bool = False
+    start: NDArray[np.int64] | None = None
+    slowness: NDArray[np.float64] | None = None
+
+    def times(self, bin_of: NDArray[np.int64]) -> NDArray[np.int64] | NDArray[np.float64]:
+        """Time of each bin [B]: start plus its items' cost by its slowness."""
+        load = np.zeros(self.count, dtype=np.int64)
+        np.add.at(load, bin_of, self.cost)
+        start = np.zeros(self.count, dtype=np.int64) if self.start is None else self.start
+        return start + (load if self.slowness is None else load * self.slowness)
+
+
+def longest_first(cost: NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Row order by descending cost, then tokens, then row: equal items are interchangeable, so input order is moot."""
+    return np.lexsort((-tokens, -cost))

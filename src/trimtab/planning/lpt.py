@@ -1,0 +1,111 @@
+"""Longest processing time first (Graham 1969), on a heap, under hard caps."""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.planning.bins import Bins
+
+
+def lpt(bins: Bins) -> NDArray[np.int64] | None:
+    """Give each item, longest first, to the bin that finishes earliest with room for it.
+
+    Returns:
+        int64 [N], bin of each item, or None where an item found no room.
+    """
+    if bins.slowness is not None:
+        return _lpt_uneven(bins, bins.slowness)
+    if bins.max_tokens is None and not bins.equal_counts:
+        return _lpt_free(bins)
+    return _lpt_capped(bins)
+
+
+def _heap(bins: Bins) -> list[tuple[int, int]]:
+    start = [0] * bins.count if bins.start is None else bins.start.tolist()
+    heap = list(zip(start, range(bins.count), strict=True))
+    heapq.heapify(heap)
+    return heap
+
+
+def _lpt_free(bins: Bins) -> NDArray[np.int64]:
+    heap = _heap(bins)
+    replace = heapq.heapreplace
+    chosen = []
+    for cost in bins.cost.tolist():
+        load, index = heap[0]
+        chosen.append(index)
+        replace(heap, (load + cost, index))
+    return np.array(chosen, dtype=np.int64)
+
+
+def _lpt_capped(bins: Bins) -> NDArray[np.int64] | None:
+    """Bins without room wait in a second heap by free tokens, since a later, shorter item may fit: O(n log B)."""
+    heap = _heap(bins)
+    parked: list[tuple[int, int, int]] = []
+    free = [_total_room(bins)] * bins.count
+    slots = _Slots(len(bins.cost), bins.count) if bins.equal_counts else None
+    chosen = []
+    for cost, tokens in zip(bins.cost.tolist(), bins.tokens.tolist(), strict=True):
+        while parked and -parked[0][0] >= tokens:
+            _, load, index = heapq.heappop(parked)
+            heapq.heappush(heap, (load, index))
+        while heap:
+            load, index = heapq.heappop(heap)
+            if slots is not None and slots.full(index):
+                continue
+            if free[index] >= tokens:
+                break
+            heapq.heappush(parked, (-free[index], load, index))
+        else:
+            return None
+        chosen.append(index)
+        free[index] -= tokens
+        if slots is not None:
+            slots.take(index)
+        heapq.heappush(heap, (load + cost, index))
+    return np.array(chosen, dtype=np.int64)
+
+
+class _Slots:
+    """Item counts that differ by at most one: some bins take the remainder, first come first served."""
+
+    def __init__(self, items: int, bins: int) -> None:
+        self.base, self.extra = divmod(items, bins)
+        self.held = [0] * bins
+
+    def full(self, index: int) -> bool:
+        return self.held[index] >= self.base + (self.extra > 0)
+
+    def take(self, index: int) -> None:
+        if self.held[index] == self.base:
+            self.extra -= 1
+        self.held[index] += 1
+
+
+def _lpt_uneven(bins: Bins, slowness: NDArray[np.float64]) -> NDArray[np.int64] | None:
+    """Bins of unequal speed: the earliest *finish* counts, so every bin is looked at."""
+    time = bins.times(np.zeros(0, dtype=np.int64)) if bins.start is None else bins.start.astype(np.float64)
+    time = np.zeros(bins.count) if bins.start is None else time
+    free = np.full(bins.count, _total_room(bins), dtype=np.int64)
+    slots = _Slots(len(bins.cost), bins.count) if bins.equal_counts else None
+    chosen = []
+    for cost, tokens in zip(bins.cost.tolist(), bins.tokens.tolist(), strict=True):
+        finish = np.where(free >= tokens, time + cost * slowness, np.inf)
+        if slots is not None:
+            finish[[slots.full(index) for index in range(bins.count)]] = np.inf
+        index = int(finish.argmin())
+        if finish[index] == np.inf:
+            return None
+        time[index] = finish[index]
+        free[index] -= tokens
+        if slots is not None:
+            slots.take(index)
+        chosen.append(index)
+    return np.array(chosen, dtype=np.int64)
+
+
+def _total_room(bins: Bins) -> int:
+    return int(bins.tokens.sum()) if bins.max_tokens is None else bins.max_tokens

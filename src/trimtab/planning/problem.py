@@ -1,0 +1,65 @@
+"""The partition problem every solver takes, and what a solver returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.schema.plans import Sync
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PartitionProblem:
+    """Whole samples over ranks and micro-batches (N samples, R ranks, M micro-batches).
+
+    Attributes:
+        cost_ns: int64 [N], not negative.
+        tokens: int64 [N], for the caps.
+        ranks: R.
+        micro_batches: M.
+        sync: where ranks meet, which decides what must be equal.
+        max_tokens_per_micro_batch, max_tokens_per_rank: hard caps, or None.
+        equal_counts: every (rank, micro-batch) holds N / (R * M) samples, give or take one.
+        start_ns: int64 [R], time each rank already spent since ranks last met, or None.
+        rank_speed: float64 [R], speed relative to the one costs are stated for, or None.
+    """
+
+    cost_ns: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    ranks: int
+    micro_batches: int = 1
+    sync: Sync = "layer"
+    max_tokens_per_micro_batch: int | None = None
+    max_tokens_per_rank: int | None = None
+    equal_counts: bool = False
+    start_ns: NDArray[np.int64] | None = None
+    rank_speed: NDArray[np.float64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.cost_ns)
+
+    def demands(self) -> frozenset[str]:
+        """What a solver must honour for its answer to be legal."""
+        asked = {
+            "micro_batches": self.micro_batches > 1,
+            "micro_batch_cap": self.max_tokens_per_micro_batch is not None,
+            "rank_cap": self.max_tokens_per_rank is not None,
+            "equal_counts": self.equal_counts,
+            "start": self.start_ns is not None,
+            "rank_speed": self.rank_speed is not None,
+        }
+        return frozenset(name for name, wanted in asked.items() if wanted)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Assignment:
+    """Where each sample goes.
+
+    Attributes:
+        rank, micro_batch: int64 [N].
+    """
+
+    rank: NDArray[np.int64]
+    micro_batch: NDArray[np.int64]
