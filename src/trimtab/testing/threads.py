@@ -18,7 +18,7 @@ from trimtab.testing.outcomes import RankLostError
 T = TypeVar("T")
 
 GRACE_S = 1.0
-"""Once a rank has failed, the others have this long before the failure is raised."""
+"""Once a rank has failed, the others have this long to end, then as long again with its sockets closed."""
 
 
 def run_threads(world_size: int, fn: Callable[[dist.ProcessGroup], T], *, timeout_s: float = 10.0) -> list[T]:
@@ -47,11 +47,7 @@ def run_threads(world_size: int, fn: Callable[[dist.ProcessGroup], T], *, timeou
         raise failed[0].error
     lost = tuple(rank.rank for rank in ranks if rank.is_alive())
     if lost:
-        names = ", ".join(f"rank {rank}" for rank in lost)
-        error = RankLostError(f"of {world_size} ranks, {names} did not answer within {timeout_s:.1f} s", lost)
-        for index in lost:
-            error.add_note(f"rank {index} stood at:\n{ranks[index].stack()}")
-        raise error
+        raise _lost_error(ranks, lost, timeout_s)
     return [rank.results[0] for rank in ranks]
 
 
@@ -67,16 +63,24 @@ class _RankThread(threading.Thread, Generic[T]):
         self.ended_s = float("inf")
         self.results: list[T] = []
         self._make_group = lambda: _gloo_group(store, rank, world_size, timeout_s)
+        self._group: dist.ProcessGroup | None = None  # held until all have ended: others may still read from it
         self._fn = fn
         self._world_size = world_size
 
     def run(self) -> None:
         try:
-            self.results.append(self._fn(self._make_group()))
+            self._group = self._make_group()
+            self.results.append(self._fn(self._group))
         except BaseException as error:  # raised in the caller's thread
             error.add_note(f"on rank {self.rank} of {self._world_size}")
             self.ended_s = time.monotonic()
             self.error = error
+
+    def close_sockets(self) -> None:
+        """Drop the group of a failed rank, which breaks the collectives others may be blocked in."""
+        if self.error is not None:
+            traceback.clear_frames(self.error.__traceback__)
+            self._group = None
 
     def stack(self) -> str:
         """Where the thread stands now."""
@@ -85,14 +89,25 @@ class _RankThread(threading.Thread, Generic[T]):
 
 
 def _wait(ranks: list[_RankThread[T]], timeout_s: float) -> None:
+    """Until all have ended, the time is up, or two grace periods after a failure."""
     give_up_s = time.monotonic() + timeout_s
-    failed_s: float | None = None
-    for rank in ranks:
-        while rank.is_alive() and time.monotonic() < give_up_s:
-            rank.join(timeout=0.05)
-            if failed_s is None and any(other.error is not None for other in ranks):
-                failed_s = time.monotonic()
-                give_up_s = min(give_up_s, failed_s + GRACE_S)
+    close_s = float("inf")
+    while any(rank.is_alive() for rank in ranks) and time.monotonic() < give_up_s:
+        time.sleep(0.005)
+        if close_s == float("inf") and any(rank.error is not None for rank in ranks):
+            close_s = time.monotonic() + GRACE_S
+            give_up_s = min(give_up_s, close_s + GRACE_S)
+        if time.monotonic() >= close_s:
+            for rank in ranks:
+                rank.close_sockets()
+
+
+def _lost_error(ranks: list[_RankThread[T]], lost: tuple[int, ...], timeout_s: float) -> RankLostError:
+    names = ", ".join(f"rank {rank}" for rank in lost)
+    error = RankLostError(f"of {len(ranks)} ranks, {names} did not answer within {timeout_s:.1f} s", lost)
+    for rank in lost:
+        error.add_note(f"rank {rank} stood at:\n{ranks[rank].stack()}")
+    return error
 
 
 def _gloo_group(store: dist.Store, rank: int, world_size: int, timeout_s: float) -> dist.ProcessGroup:
