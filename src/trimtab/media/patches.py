@@ -95,7 +95,9 @@ def to_patches(pixels: NDArray[np.uint8], levels: NDArray[np.float32], geometry:
 def _image_patches(visual: Visual, geometry: VisionGeometry, data: bytes | None) -> NDArray[np.float32]:
     pixels = decode_image(visual.source, data)
     _check_grid(visual, image_grid(pixels.shape[0], pixels.shape[1], geometry))
-    frames = np.repeat(_resize(pixels[None], visual, geometry), geometry.temporal_patch_size, axis=0)
+    height, width = _size(visual, geometry)
+    resized = np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC))
+    frames = np.repeat(resized[None], geometry.temporal_patch_size, axis=0)
     return to_patches(frames, _image_levels(geometry), geometry)
 
 
@@ -108,7 +110,7 @@ def _video_patches(
     chosen = indices.reshape(-1, geometry.temporal_patch_size)[patches].ravel()
     pixels = decode_frames(visual.source, chosen, data, missing=missing, threads=threads)
     _check_grid(visual, video_grid(frames, fps, pixels.shape[1], pixels.shape[2], geometry))
-    return to_patches(_resize(pixels, visual, geometry), _video_levels(geometry), geometry)
+    return to_patches(_resize_frames(pixels, _size(visual, geometry)), _video_levels(geometry), geometry)
 
 
 def _image_levels(geometry: VisionGeometry) -> NDArray[np.float32]:
@@ -129,12 +131,16 @@ def _size(visual: Visual, geometry: VisionGeometry) -> tuple[int, int]:
     return visual.grid_h * geometry.patch_size, visual.grid_w * geometry.patch_size
 
 
-def _resize(pixels: NDArray[np.uint8], visual: Visual, geometry: VisionGeometry) -> NDArray[np.uint8]:
-    height, width = _size(visual, geometry)
-    if pixels.shape[1:3] == (height, width):
+def _resize_frames(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    if pixels.shape[1:3] == size:
         return pixels
-    resized = [Image.fromarray(frame).resize((width, height), Image.Resampling.BICUBIC) for frame in pixels]
-    return np.stack([np.asarray(frame) for frame in resized])
+    height, width = size
+    resized = np.empty((len(pixels), height, width, 3), dtype=np.uint8)
+    for index, frame in enumerate(pixels):
+        # widths first, as torchvision does: Pillow would shrink the height first where the width grows
+        wide = Image.fromarray(frame).resize((width, frame.shape[0]), Image.Resampling.BICUBIC)
+        resized[index] = np.asarray(wide.resize((width, height), Image.Resampling.BICUBIC))
+    return resized
 
 
 def _check_grid(visual: Visual, found: tuple[int, int, int]) -> None:
