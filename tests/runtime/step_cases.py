@@ -132,9 +132,7 @@ class Samples:
     def _packable(self, row: int) -> PackableSample:
         weights = torch.zeros(len(self.tokens[row]))
         weights[len(weights) - self.loss_tokens :] = 1.0
-        return PackableSample(
-            input_ids=self.tokens[row], position_ids=self._positions(row), loss_weights=weights
-        )
+        return PackableSample(input_ids=self.tokens[row], position_ids=self._positions(row), loss_weights=weights)
 
     def _positions(self, row: int) -> torch.Tensor:
         own = self.batch.take([row])

@@ -9,9 +9,9 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from tests.runtime.step_cases import MIXED, Samples, shuffled_plan, visual
 from torch.distributed.tensor import DTensor
 
-from tests.runtime.step_cases import MIXED, Samples, shuffled_plan, visual
 from trimtab.demo.tiny_models import tiny_model
 from trimtab.loader.collate import pack
 from trimtab.planning.settings import PlanSettings
@@ -53,7 +53,7 @@ def reference(family: str, cases: Any) -> tuple[float, dict[str, np.ndarray]]:
         logits = model(**inputs).logits[0, -samples.loss_tokens - 1 : -1]
         loss = F.cross_entropy(logits, inputs["input_ids"][0, -samples.loss_tokens :], reduction="sum") / total
         loss.backward()
-        loss_sum += float(loss)
+        loss_sum += float(loss.detach())
     return loss_sum, {n: p.grad.numpy() for n, p in model.named_parameters() if p.grad is not None}
 
 
@@ -79,7 +79,7 @@ def run_planned(
         (loss * (gradient_scale(group.size()) if sharded else 1.0)).backward()
         loss_sum += loss.detach()
     dist.all_reduce(loss_sum, group=group)
-    return float(loss_sum), {n: g for n, g in gradients(balanced, group, sharded)}
+    return float(loss_sum), dict(gradients(balanced, group, sharded))
 
 
 def gradients(model: BalancedVLM, group: dist.ProcessGroup, sharded: bool) -> Any:

@@ -10,7 +10,8 @@ from trimtab.errors import SettingsError
 USAGE = """usage: trimtab train sft [--config FILE.yaml] [setting=value ...]
 
 Settings are written name=value or --name=value, nested ones with dots: balance.mode=off loader.mode=central.
-`trimtab train sft --help` lists them all. Under torchrun the command uses its ranks; alone it starts `ranks` of them."""
+`trimtab train sft --help` lists them all. Under torchrun the command uses its ranks;
+alone it starts `ranks` of them."""
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -45,8 +45,10 @@ def pack(
     """Build what ``rank`` runs in ``micro_batch``.
 
     Args:
-        plan, batch: the step.
-        rank, micro_batch: whose pack.
+        plan: of the step.
+        batch: of the step.
+        rank: whose pack.
+        micro_batch: of which micro-batch.
         samples: by row of the batch.
         unit_patches: float32 [patches, patch_dim] of each unit in ``plan.unit_rows(rank, micro_batch)`` order.
         patch_dim: values in a patch.
@@ -65,9 +67,7 @@ def pack(
         loss_positions=torch.cat([tokens - 1 + start for tokens, start in zip(loss, starts, strict=True)]),
         targets=torch.cat([s.input_ids[tokens] for s, tokens in zip(members, loss, strict=True)]),
         loss_weights=torch.cat([s.loss_weights[tokens] for s, tokens in zip(members, loss, strict=True)]),
-        loss_rows=torch.cat(
-            [torch.full_like(tokens, row) for row, tokens in zip(rows or [-1], loss, strict=True)]
-        ),
+        loss_rows=torch.cat([torch.full_like(tokens, row) for row, tokens in zip(rows or [-1], loss, strict=True)]),
         pixel_values=pixels,
         unit_grid_thw=grids,
         visual_is_video=_visual_is_video(batch, rows),

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import TrimtabError
-from trimtab.schema.geometry import VisionGeometry
 from trimtab.media.patches import read_patches
+from trimtab.schema.geometry import VisionGeometry
 from trimtab.schema.metadata import Visual
 
 _LENGTH = struct.Struct("<q")
@@ -76,7 +76,7 @@ def main() -> None:
             write_frame(results, outcome)
         else:
             write_frame(results, (outcome.shape, outcome.dtype.str))
-            results.write(memoryview(np.ascontiguousarray(outcome)).cast("B"))
+            results.write(np.ascontiguousarray(outcome).data.cast("B"))
             results.flush()
 
 

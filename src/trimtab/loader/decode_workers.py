@@ -80,7 +80,7 @@ class DecodeWorkers:
                 raise MediaError(answer)
             shape, dtype = answer
             patches = np.empty(shape, dtype=dtype)
-            _read_into(worker.stdout, memoryview(patches).cast("B"))
+            _read_into(worker.stdout, patches.data.cast("B"))
         except TimeoutError:
             _end(worker)
             raise MediaError(

@@ -17,10 +17,10 @@ from trimtab.loader.decode_worker import DecodeTask
 from trimtab.loader.decode_workers import DecodeWorkers
 from trimtab.loader.sample_reader import SampleReader
 from trimtab.loader.step_planner import PlannedStep
+from trimtab.runtime.agreement import BadSample
 from trimtab.runtime.packed_batch import PackedBatch
 
 Patches = NDArray[np.float32]
-BadSample = tuple[int, str, str]
 
 
 @dataclass(eq=False, kw_only=True)

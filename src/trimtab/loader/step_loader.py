@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 
 from trimtab.loader.central import ship
-from trimtab.loader.preparer import BadSample, PendingStep, PreparedStep, StepPreparer, without_loss
+from trimtab.loader.preparer import PendingStep, PreparedStep, StepPreparer, without_loss
 from trimtab.loader.sampler import StepSampler
 from trimtab.loader.settings import LoaderSettings
 from trimtab.loader.step_planner import PlannedStep, StepPlanner
-from trimtab.runtime.agreement import agree_on_step
+from trimtab.runtime.agreement import BadSample, agree_on_step
 from trimtab.runtime.packed_batch import PackedBatch
 
 

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Shows what runs did: tables in the terminal, self-contained HTML with plots. Loads no torch."""

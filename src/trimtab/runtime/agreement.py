@@ -15,6 +15,9 @@ from trimtab.errors import LoaderError, RankDisagreementError
 
 _FINE, _FAILED = 0, 1
 
+BadSample = tuple[int, str, str]
+"""Row in the step's batch, sample id, reason."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepAgreement:
@@ -22,11 +25,11 @@ class StepAgreement:
 
     Attributes:
         loss_weight: sum of loss weights over ranks, the global denominator.
-        bad_samples: one list a rank: (sample id, reason) of samples replaced in this step.
+        bad_samples: what each rank could not load, one list a rank.
     """
 
     loss_weight: float
-    bad_samples: list[list[tuple[str, str]]]
+    bad_samples: list[list[BadSample]]
 
 
 def agree_on_step(
@@ -36,7 +39,7 @@ def agree_on_step(
     digest: str,
     loss_weight: float,
     error: BaseException | None,
-    bad_samples: list[tuple[str, str]],
+    bad_samples: list[BadSample],
 ) -> StepAgreement:
     """Compare digests, sum loss weights and share failures; a collective of ``group`` (CPU tensors).
 
@@ -46,7 +49,7 @@ def agree_on_step(
         digest: sixteen hex digits of this rank's plan.
         loss_weight: this rank's sum over the step's loss tokens.
         error: what went wrong on this rank, or None.
-        bad_samples: samples this rank had to replace.
+        bad_samples: samples this rank could not load.
 
     Raises:
         LoaderError: a rank failed; raised on every rank, naming rank and reason.
@@ -59,7 +62,7 @@ def agree_on_step(
     mine[2] = len(bad_samples)
     weight = torch.tensor([loss_weight], dtype=torch.float64).view(torch.int64)
     gathered = torch.empty(ranks * 4, dtype=torch.int64)
-    dist.all_gather_into_tensor(gathered, torch.cat([mine, weight]), group=group)
+    dist.all_gather_single(gathered, torch.cat([mine, weight]), group=group)
     table = gathered.view(ranks, 4)
     if bool((table[:, 0] != _FINE).any()):
         raise_shared_error(group, step, error)
@@ -70,7 +73,7 @@ def agree_on_step(
             f"step {step}: rank 0 planned {digests[0]} but rank {other} planned {digests[other]}; give every rank the "
             "same dataset files, metadata table and settings"
         )
-    bad: list[list[tuple[str, str]]] = [[] for _ in range(ranks)]
+    bad: list[list[BadSample]] = [[] for _ in range(ranks)]
     if bool((table[:, 2] > 0).any()):
         dist.all_gather_object(bad, bad_samples, group=group)
     weights = table[:, 3].contiguous().view(torch.float64)

@@ -27,7 +27,9 @@ def use_packed_attention(model: PreTrainedModel) -> None:
         SettingsError: the model has no separate language configuration.
     """
     if "text_config" not in getattr(model.config, "sub_configs", {}):
-        raise SettingsError(f"{type(model).__name__} has no text_config; packed attention needs a vision-language model")
+        raise SettingsError(
+            f"{type(model).__name__} has no text_config; use a vision-language model"
+        )
     AttentionInterface.register(PACKED_ATTENTION, packed_attention)
     AttentionMaskInterface.register(PACKED_ATTENTION, _no_mask)
     model.set_attn_implementation({"text_config": PACKED_ATTENTION})
@@ -49,7 +51,8 @@ def packed_attention(
     Args:
         module: the attention layer; unused.
         query: [1, Hq, L, D], after rotary embedding.
-        key, value: [1, Hkv, L, D], not repeated.
+        key: [1, Hkv, L, D], not repeated.
+        value: [1, Hkv, L, D].
         attention_mask: always None, since the segments say who sees whom.
         scaling: softmax scale.
         dropout: attention dropout probability.

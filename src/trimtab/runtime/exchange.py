@@ -53,7 +53,7 @@ class _Exchange(torch.autograd.Function):
         return result
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         route: LocalRoute = ctx.route
         if ctx.mark:
             ctx.mark("exchange")
@@ -73,7 +73,7 @@ class _Link(torch.autograd.Function):
         return output.view_as(output)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
         return (grad, *(torch.zeros_like(tensor) for tensor in ctx.saved_tensors))
 
 

@@ -15,7 +15,7 @@ from trimtab.errors import SettingsError
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Ranks:
-    """This process's place among the ranks of a run.
+    """The place of this process among the ranks of a run.
 
     Attributes:
         rank, size: of the run.
@@ -61,9 +61,7 @@ def ranks_of_default_group(device: torch.device, *, timeout_s: float) -> Ranks:
     assert world is not None
     mesh = init_device_mesh(device.type, (world.size(),), mesh_dim_names=("data",))
     control = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
-    return Ranks(
-        rank=world.rank(), size=world.size(), device=device, mesh=mesh, data=mesh.get_group(), control=control
-    )
+    return Ranks(rank=world.rank(), size=world.size(), device=device, mesh=mesh, data=mesh.get_group(), control=control)
 
 
 def _device() -> torch.device:

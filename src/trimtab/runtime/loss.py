@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def step_loss(token_loss: Tensor, weights: Tensor, denominator: float) -> Tensor:
-    """This micro-batch's share of the step's loss.
+    """One micro-batch's share of the step's loss.
 
     Shares add up to the token mean over all ranks and micro-batches of the step.
 

@@ -61,7 +61,7 @@ def save(
             if group.rank() == 0:
                 shutil.rmtree(aside, ignore_errors=True)
             raise CheckpointError(
-                f"rank {rank} could not write checkpoint {final}: {reason}; free space or choose another folder for runs"
+                f"rank {rank} could not write checkpoint {final}: {reason}; free space or choose another runs folder"
             )
     return final
 
@@ -80,11 +80,9 @@ def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, group: 
     """
     try:
         weights, optimizer_state = get_state_dict(model, optimizer)
-        state = {"model": weights, "optimizer": optimizer_state}
+        state: dict[str, Any] = {"model": weights, "optimizer": optimizer_state}
         dcp.load(state, checkpoint_id=path, process_group=group)
-        set_state_dict(
-            model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
-        )
+        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         return Progress(**json.loads((path / "progress.json").read_text()))
     except (OSError, ValueError, KeyError, RuntimeError, dcp.api.CheckpointException) as error:
         raise CheckpointError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import torch
 
@@ -109,14 +108,10 @@ def build_job(settings: SFTSettings, ranks: Ranks) -> Job:
     clock = PhaseClock()
     model = BalancedVLM(build_model(settings), ranks.data, clock.mark).to(ranks.device)
     reader = open_reader(settings.table, settings.model, checkpoint, model)
-    agree_on_value(
-        ranks.control, "the dataset", reader.digest(), "give every rank the same table and dataset files"
-    )
+    agree_on_value(ranks.control, "the dataset", reader.digest(), "give every rank the same table and dataset files")
     agree_on_value(ranks.control, "the settings", repr(replace(settings, ranks=None)), "start every rank alike")
     check_sizes(settings, ranks.size, len(reader.table))
-    sampler = StepSampler(
-        num_samples=len(reader.table), samples_per_step=settings.samples_per_step, seed=settings.seed
-    )
+    sampler = StepSampler(num_samples=len(reader.table), samples_per_step=settings.samples_per_step, seed=settings.seed)
     shard(model, ranks.mesh, compute_dtype=torch.bfloat16 if settings.dtype == "bfloat16" else None)
     share = _share_of_loading(settings.loader, ranks)
     return Job(
@@ -128,8 +123,8 @@ def build_job(settings: SFTSettings, ranks: Ranks) -> Job:
         clock=clock,
         reader=reader,
         sampler=sampler,
-        workers=DecodeWorkers(
-            share * settings.loader.workers, item_timeout_s=settings.loader.item_timeout_s
-        ) if share else None,
+        workers=DecodeWorkers(share * settings.loader.workers, item_timeout_s=settings.loader.item_timeout_s)
+        if share
+        else None,
         cache=DecodeCache(share * settings.loader.cache_mb * _MIB),
     )

@@ -1,4 +1,4 @@
-"""Builds the model a run trains: from a checkpoint or a configuration, with adapters, frozen parts and recomputation."""
+"""Builds the model a run trains: from a checkpoint or a configuration, adapters and frozen parts included."""
 
 from __future__ import annotations
 

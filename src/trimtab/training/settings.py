@@ -26,6 +26,15 @@ class BalanceSettings:
     sync: Sync = "layer"
     max_degree: int = 1
 
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            SettingsError: a degree above 1 is asked for.
+        """
+        if self.max_degree != 1:
+            raise SettingsError(f"balance.max_degree={self.max_degree}: samples are trained whole; set it to 1")
+
     @property
     def variant(self) -> str:
         """Name of the folder under ``runs/<name>/``."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 
-
 from trimtab.errors import TrainingError
 from trimtab.loader.step_loader import LoadedStep, StepLoader
 from trimtab.runtime.groups import Ranks
 from trimtab.runtime.loss import gradient_scale, step_loss
-from trimtab.runtime.recorder import PhaseClock
 from trimtab.training import checkpoint
 from trimtab.training.evaluate import evaluate
 from trimtab.training.export import export
@@ -148,5 +146,3 @@ def _finish(job: Job, progress: RunProgress, folder: RunFolder | None) -> None:
     )
     if folder:
         folder.write_json("evaluation.json", asdict(accuracy))
-
-

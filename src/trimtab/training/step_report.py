@@ -44,7 +44,7 @@ def gather_report(
     mine = [figures.loss, figures.step_ms, figures.times.busy_ms, loaded.wait_ms, loaded.decoded]
     mine += [figures.moved_bytes + loaded.received_bytes, float(figures.stop), *phases]
     gathered = torch.empty(group.size() * len(mine), dtype=torch.float64)
-    dist.all_gather_into_tensor(gathered, torch.tensor(mine, dtype=torch.float64), group=group)
+    dist.all_gather_single(gathered, torch.tensor(mine, dtype=torch.float64), group=group)
     loss, step_ms, busy, wait, decoded, moved, stop, *walls = gathered.view(group.size(), -1).numpy().T
     planned = loaded.planned
     report = StepReport(
