@@ -1,4 +1,4 @@
-"""Whether caps can be met, and errors that say which sample breaks which cap."""
+"""Whether every sample fits the caps, and the error that says which one does not."""
 
 from __future__ import annotations
 
@@ -30,14 +30,3 @@ def check_fits(problem: PartitionProblem, sample_ids: Sequence[str]) -> None:
 def smallest_degree(tokens: int, cap: int) -> int:
     """Smallest power of two whose ranks together hold ``tokens`` with ``cap`` each."""
     return 1 << (-(-tokens // cap) - 1).bit_length()
-
-
-def no_arrangement(problem: PartitionProblem, strategy: str) -> InfeasibleError:
-    """The error for caps that every sample meets alone but no arrangement found meets together."""
-    total = int(problem.tokens.sum())
-    cap = problem.max_tokens_per_rank
-    return InfeasibleError(
-        f"strategy {strategy!r} found no arrangement of {len(problem)} samples ({total} tokens) on {problem.ranks} "
-        f"ranks within max_tokens_per_rank={cap} and max_tokens_per_micro_batch={problem.max_tokens_per_micro_batch}; "
-        f"the mean is {-(-total // problem.ranks)} tokens a rank: raise the cap or take fewer samples a step"
-    )

@@ -1,18 +1,22 @@
-"""Move and swap items between bins until the slowest bin is close to the bound.
+"""Exchange items between bins until the slowest bin is close to the bound.
 
-Each round takes the slowest bin and finds, among the lightest bins, the single move or swap that leaves the
-smaller maximum; rounds are counted, never timed. Stops within ``tolerance`` of the bound, or when no bin helps.
+Each round pairs the slowest bins with the lightest ones and makes, in every pair at once, the move or swap that
+evens it best. Where no pair improves, the slowest bin is tried against all others. Rounds are counted, never timed.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.planning.bins import Bins
 
-_RECEIVERS = 6
-_NO_ITEM = -1
+# Candidate exchanges looked at in one round; with more, fewer pairs take part.
+_MOST_CANDIDATES = 1 << 20
+# Pairs exchange only their smallest items: 24 x 24 differences are fine enough, and larger items gain nothing.
+_SMALLEST_ITEMS = 24
 
 
 def local_search(
@@ -25,119 +29,145 @@ def local_search(
         bin_of: int64 [N], a legal assignment.
         bound: time no assignment can beat.
         tolerance: stop when the slowest bin is within this share of the bound.
-        max_rounds: moves and swaps at most.
+        max_rounds: rounds at most.
 
     Returns:
         int64 [N].
     """
-    if bins.count < 2 or len(bin_of) == 0:
+    target = bound * (1 + tolerance)
+    time = bins.times(bin_of)
+    if bins.count < 2 or len(bin_of) == 0 or time.max() <= target:
         return bin_of
     search = _Search(bins, bin_of)
-    receivers = min(_RECEIVERS, bins.count - 1)
     for _ in range(max_rounds):
-        if search.slowest() <= bound * (1 + tolerance):
+        if search.time.max() <= target or not (search.even_pairs(target) or search.relieve_slowest()):
             break
-        while not search.improve(receivers):
-            if receivers == bins.count - 1:
-                return search.bin_of
-            receivers = min(bins.count - 1, receivers * 4)
     return search.bin_of
 
 
+@dataclass(frozen=True, eq=False)
+class _Exchanges:
+    """The best exchange of each pair: cells of the member table, and the larger time after it (float or int [P])."""
+
+    givers: NDArray[np.int64]
+    takers: NDArray[np.int64]
+    given_cell: NDArray[np.int64]
+    returned_cell: NDArray[np.int64]
+    after: NDArray[np.float64]
+
+
 class _Search:
-    """Times, tokens and members of the bins while items move."""
+    """Times, tokens and members of the bins while items move.
+
+    ``members`` [B, K] lists the items of each bin; cells without an item hold N, an item of no cost, so that a
+    move is a swap against nothing. Such cells come first in a row, then items by descending cost as far as no
+    exchange disturbed that; the first cell is always empty.
+    """
 
     def __init__(self, bins: Bins, bin_of: NDArray[np.int64]) -> None:
         self.bins = bins
         self.bin_of = bin_of.copy()
         self.time = bins.times(bin_of)
-        self.tokens = np.zeros(bins.count, dtype=np.int64)
-        np.add.at(self.tokens, bin_of, bins.tokens)
-        order = np.argsort(bin_of, kind="stable")
-        cuts = np.cumsum(np.bincount(bin_of, minlength=bins.count))[:-1]
-        self.members = np.split(order, cuts)
+        self.none = len(bin_of)
+        self.cost = np.append(bins.cost, 0)
+        self.tokens = np.append(bins.tokens, 0)
+        self.held = np.zeros(bins.count, dtype=np.int64)
+        np.add.at(self.held, bin_of, bins.tokens)
+        self.members = self._table()
 
-    def slowest(self) -> float:
-        return float(self.time.max())
+    def _table(self) -> NDArray[np.int64]:
+        counts = np.bincount(self.bin_of, minlength=self.bins.count)
+        order = np.argsort(self.bin_of, kind="stable")
+        columns = int(counts.max()) + 1
+        members = np.full((self.bins.count, columns), self.none, dtype=np.int64)
+        members[self.bin_of[order], columns + np.arange(self.none) - np.repeat(np.cumsum(counts), counts)] = order
+        return members
 
-    def improve(self, receivers: int) -> bool:
-        """Make the best move or swap out of the slowest bin; False where none lowers it."""
-        giver = int(self.time.argmax())
-        takers = self._lightest(receivers, giver)
-        given = self.members[giver]
-        returned, taker_of = self._candidates(takers)
-        if len(given) == 0:
-            return False
-        after = self._time_after(giver, given, returned, taker_of)
-        best = int(after.argmin())
-        if after.flat[best] >= self.time[giver]:
-            return False
-        row, column = divmod(best, len(returned))
-        self._exchange(giver, int(given[row]), int(taker_of[column]), int(returned[column]))
-        return True
+    def even_pairs(self, target: float) -> bool:
+        """Even the bins above target with as many of the lightest; False where that helped none."""
+        by_time = np.argsort(self.time, kind="stable")
+        above = int((self.time > target).sum())
+        pairs = min(above, self.bins.count // 2, self._most_pairs())
+        found = self._best(by_time[::-1][:pairs], by_time[:pairs], self._smallest_cells())
+        better = found.after < self.time[found.givers]
+        self._apply(found, np.flatnonzero(better))
+        return bool(better[0])
 
-    def _lightest(self, receivers: int, giver: int) -> NDArray[np.int64]:
-        if receivers >= self.bins.count - 1:
-            takers = np.arange(self.bins.count, dtype=np.int64)
-        else:
-            takers = np.sort(np.argpartition(self.time, receivers)[:receivers])
-        others: NDArray[np.int64] = takers[takers != giver]
-        return others
+    def relieve_slowest(self) -> bool:
+        """Make the best exchange between the slowest bin and any other; False where none lowers it."""
+        by_time = np.argsort(self.time, kind="stable")
+        slowest, others = by_time[-1], by_time[:-1]
+        for first in range(0, len(others), self._most_pairs()):
+            takers = others[first : first + self._most_pairs()]
+            found = self._best(np.full(len(takers), slowest), takers, np.arange(self.members.shape[1]))
+            best = int(found.after.argmin())
+            if found.after[best] < self.time[slowest]:
+                self._apply(found, np.array([best]))
+                return True
+        return False
 
-    def _candidates(self, takers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Items the takers could return, and whose they are; ``_NO_ITEM`` stands for a move without return."""
-        members = [self.members[taker] for taker in takers]
-        returned = np.concatenate([*members, np.full(len(takers), _NO_ITEM, dtype=np.int64)])
-        owners = np.repeat(takers, [len(held) for held in members])
-        return returned, np.concatenate([owners, takers])
+    def _most_pairs(self) -> int:
+        cells: int = self.members.shape[1]
+        return max(1, _MOST_CANDIDATES // cells**2)
 
-    def _time_after(
-        self, giver: int, given: NDArray[np.int64], returned: NDArray[np.int64], taker_of: NDArray[np.int64]
-    ) -> NDArray[np.float64]:
-        """Larger of the two times after each exchange [given, returned]; the giver's own time where illegal."""
-        is_item = returned != _NO_ITEM
-        cost = self.bins.cost
-        shift = cost[given][:, None] - np.where(is_item, cost[returned], 0)[None, :]
+    def _smallest_cells(self) -> NDArray[np.int64]:
+        columns = self.members.shape[1]
+        return np.append(0, np.arange(max(1, columns - _SMALLEST_ITEMS), columns))
+
+    def _best(self, givers: NDArray[np.int64], takers: NDArray[np.int64], cells: NDArray[np.int64]) -> _Exchanges:
+        """Of every pair's exchanges [P, cells, cells], the one with the smaller maximum."""
+        given, returned = self.members[givers[:, None], cells], self.members[takers[:, None], cells]
+        give_cost, return_cost = self.cost[given], self.cost[returned]
         slowness = self.bins.slowness
-        out = shift if slowness is None else shift * slowness[giver]
-        back = shift if slowness is None else shift * slowness[taker_of][None, :]
-        after: NDArray[np.float64] = np.maximum(self.time[giver] - out, self.time[taker_of][None, :] + back)
-        illegal = self._illegal(giver, given, returned, taker_of, is_item)
+        at_giver = 1 if slowness is None else slowness[givers][:, None]
+        at_taker = 1 if slowness is None else slowness[takers][:, None]
+        giver_after = (self.time[givers][:, None] - give_cost * at_giver)[:, :, None]
+        taker_after = (self.time[takers][:, None] + give_cost * at_taker)[:, :, None]
+        after = np.maximum(
+            giver_after + (return_cost * at_giver)[:, None, :], taker_after - (return_cost * at_taker)[:, None, :]
+        )
+        illegal = self._illegal(givers, takers, given, returned)
         if illegal is not None:
-            after = np.where(illegal, self.time[giver], after)
-        return after
+            after[illegal] = self.time.max()
+        after = after.reshape(len(givers), -1)
+        best = after.argmin(axis=1)
+        given_cell, returned_cell = np.divmod(best, len(cells))
+        return _Exchanges(givers, takers, cells[given_cell], cells[returned_cell], after[np.arange(len(best)), best])
 
     def _illegal(
         self,
-        giver: int,
+        givers: NDArray[np.int64],
+        takers: NDArray[np.int64],
         given: NDArray[np.int64],
         returned: NDArray[np.int64],
-        taker_of: NDArray[np.int64],
-        is_item: NDArray[np.bool_],
     ) -> NDArray[np.bool_] | None:
-        if self.bins.max_tokens is None and not self.bins.equal_counts:
-            return None
-        illegal = np.zeros((len(given), len(returned)), dtype=np.bool_)
+        """Exchanges [P, K, K] that break a cap or the equal counts; None where nothing could."""
+        illegal: NDArray[np.bool_] | None = None
         if self.bins.equal_counts:
-            illegal |= ~is_item[None, :]
-        if self.bins.max_tokens is not None:
-            tokens = self.bins.tokens
-            shift = tokens[given][:, None] - np.where(is_item, tokens[returned], 0)[None, :]
-            illegal |= self.tokens[taker_of][None, :] + shift > self.bins.max_tokens
-            illegal |= self.tokens[giver] - shift > self.bins.max_tokens
+            illegal = (given == self.none)[:, :, None] != (returned == self.none)[:, None, :]
+        cap = self.bins.max_tokens
+        if cap is not None:
+            shift = self.tokens[given][:, :, None] - self.tokens[returned][:, None, :]
+            over = self.held[takers][:, None, None] + shift > cap
+            over |= self.held[givers][:, None, None] - shift > cap
+            illegal = over if illegal is None else illegal | over
         return illegal
 
-    def _exchange(self, giver: int, item: int, taker: int, other: int) -> None:
-        self._hand_over(item, giver, taker)
-        if other != _NO_ITEM:
-            self._hand_over(other, taker, giver)
-
-    def _hand_over(self, item: int, source: int, target: int) -> None:
-        cost, slowness = self.bins.cost[item], self.bins.slowness
-        self.time[source] -= cost if slowness is None else cost * slowness[source]
-        self.time[target] += cost if slowness is None else cost * slowness[target]
-        self.tokens[source] -= self.bins.tokens[item]
-        self.tokens[target] += self.bins.tokens[item]
-        self.members[source] = self.members[source][self.members[source] != item]
-        self.members[target] = np.append(self.members[target], item)
-        self.bin_of[item] = target
+    def _apply(self, found: _Exchanges, pairs: NDArray[np.int64]) -> None:
+        """Carry out the exchanges of some pairs, whose takers are distinct."""
+        givers, takers = found.givers[pairs], found.takers[pairs]
+        given_cell, returned_cell = found.given_cell[pairs], found.returned_cell[pairs]
+        given, returned = self.members[givers, given_cell], self.members[takers, returned_cell]
+        self.members[givers, given_cell] = returned
+        self.members[takers, returned_cell] = given
+        shift = self.cost[given] - self.cost[returned]
+        slowness = self.bins.slowness
+        self.time[givers] -= shift if slowness is None else shift * slowness[givers]
+        self.time[takers] += shift if slowness is None else shift * slowness[takers]
+        self.held[givers] -= self.tokens[given] - self.tokens[returned]
+        self.held[takers] += self.tokens[given] - self.tokens[returned]
+        self.bin_of[given[given != self.none]] = takers[given != self.none]
+        self.bin_of[returned[returned != self.none]] = givers[returned != self.none]
+        if not (self.members[:, 0] == self.none).all():
+            empty = np.full((self.bins.count, 1), self.none, dtype=np.int64)
+            self.members = np.concatenate([empty, self.members], axis=1)

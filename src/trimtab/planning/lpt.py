@@ -23,27 +23,28 @@ def lpt(bins: Bins) -> NDArray[np.int64] | None:
     return _lpt_capped(bins)
 
 
-def _heap(bins: Bins) -> list[tuple[int, int]]:
-    start = [0] * bins.count if bins.start is None else bins.start.tolist()
-    heap = list(zip(start, range(bins.count), strict=True))
-    heapq.heapify(heap)
-    return heap
+def _start(bins: Bins) -> list[int]:
+    return [0] * bins.count if bins.start is None else bins.start.tolist()
 
 
 def _lpt_free(bins: Bins) -> NDArray[np.int64]:
-    heap = _heap(bins)
+    """Without caps. A heap entry is load * B + bin, one number, which halves the time against pairs."""
+    count = bins.count
+    heap = [load * count + index for index, load in enumerate(_start(bins))]
+    heapq.heapify(heap)
     replace = heapq.heapreplace
     chosen = []
     for cost in bins.cost.tolist():
-        load, index = heap[0]
-        chosen.append(index)
-        replace(heap, (load + cost, index))
+        lightest = heap[0]
+        chosen.append(lightest % count)
+        replace(heap, lightest + cost * count)
     return np.array(chosen, dtype=np.int64)
 
 
 def _lpt_capped(bins: Bins) -> NDArray[np.int64] | None:
     """Bins without room wait in a second heap by free tokens, since a later, shorter item may fit: O(n log B)."""
-    heap = _heap(bins)
+    heap = list(zip(_start(bins), range(bins.count), strict=True))
+    heapq.heapify(heap)
     parked: list[tuple[int, int, int]] = []
     free = [_total_room(bins)] * bins.count
     slots = _Slots(len(bins.cost), bins.count) if bins.equal_counts else None
@@ -87,8 +88,7 @@ class _Slots:
 
 def _lpt_uneven(bins: Bins, slowness: NDArray[np.float64]) -> NDArray[np.int64] | None:
     """Bins of unequal speed: the earliest *finish* counts, so every bin is looked at."""
-    time = bins.times(np.zeros(0, dtype=np.int64)) if bins.start is None else bins.start.astype(np.float64)
-    time = np.zeros(bins.count) if bins.start is None else time
+    time = np.array(_start(bins), dtype=np.float64)
     free = np.full(bins.count, _total_room(bins), dtype=np.int64)
     slots = _Slots(len(bins.cost), bins.count) if bins.equal_counts else None
     chosen = []

@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import SettingsError
+from trimtab.planning.arrangement import Arrangement, arrange
 from trimtab.planning.bounds import step_bound
-from trimtab.planning.feasibility import check_fits, no_arrangement
-from trimtab.planning.loads import at_speed, language_loads, step_time, vision_loads
+from trimtab.planning.feasibility import check_fits
+from trimtab.planning.locality import moved_bytes, relabel, sample_bytes, stay_put
+from trimtab.planning.partition import partition
 from trimtab.planning.peers import as_is
 from trimtab.planning.problem import Assignment, PartitionProblem
 from trimtab.planning.settings import PlanSettings
-from trimtab.planning.strategies import Strategy, solve, strategy_named
-from trimtab.planning.vision import balanced_units, encodings, units_at_owners
+from trimtab.planning.strategies import VisionRule, strategy_named
 from trimtab.schema.costs import Costs
 from trimtab.schema.metadata import BatchMetadata
-from trimtab.schema.plans import StepPlan, VisionUnits
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class _Arrangement:
-    """A complete candidate: samples and vision units placed, loads and step time predicted."""
-
-    assignment: Assignment
-    micro_batches: int
-    units: VisionUnits
-    language_ns: NDArray[np.int64]
-    vision_ns: NDArray[np.int64]
-    step_ns: int
+from trimtab.schema.plans import StepPlan
 
 
 def plan_step(
@@ -42,6 +31,7 @@ def plan_step(
     *,
     history: Sequence[int] | NDArray[np.int64] | None = None,
     rank_speed: Sequence[float] | NDArray[np.float64] | None = None,
+    current_rank: Sequence[int] | NDArray[np.int64] | None = None,
 ) -> StepPlan:
     """Plan one optimizer step: rank and micro-batch of every sample, and the vision units of every rank.
 
@@ -53,41 +43,54 @@ def plan_step(
         history: int64 [R], nanoseconds each rank already spent since ranks last met (``sync="step"`` only); it
             counts in the plan's step time and bound.
         rank_speed: float [R], speed of each rank relative to the one the costs are stated for.
+        current_rank: int64 [N], rank each sample lies on already; then, among plans about as fast, the one that moves
+            fewest bytes is taken. None: nothing is loaded yet, and the current arrangement is contiguous equal blocks.
 
     Returns:
-        A plan, never slower than the arrangement the samples came in where that one is legal and the strategy is ours.
+        A plan; our strategy's is never slower than the current arrangement where that one is legal.
 
     Raises:
         InfeasibleError: a sample exceeds a cap, or no arrangement within the caps was found.
         SettingsError: arguments contradict the settings, or the strategy does not honour them.
     """
-    problem = _problem(batch, costs, ranks, settings, history, rank_speed)
+    problem = partition_problem(batch, costs, ranks, settings, history=history, rank_speed=rank_speed)
     check_fits(problem, batch.sample_ids)
-    at_first = as_is.arrange(problem, as_is.contiguous_ranks(len(batch), ranks))
-    current = _arrange(batch, costs, problem, at_first, balance_vision=False)
     strategy = strategy_named(settings.strategy)
+    at_first = (
+        as_is.contiguous_ranks(len(batch), ranks) if current_rank is None else _on_ranks(current_rank, batch, ranks)
+    )
+    current = arrange(batch, costs, problem, as_is.pack_in_order(problem, at_first), "at-owner")
     if strategy.name == "as-is":
         return _plan(batch, costs, problem, settings, current, current)
-    chosen = min(
-        (
-            _arrange(batch, costs, problem, assignment, balance_vision=settings.balance_vision)
-            for assignment in _assignments(batch, costs, problem, strategy, settings)
-        ),
-        key=lambda arrangement: arrangement.step_ns,
-    )
-    if strategy.name == "whole-sample" and current.step_ns < chosen.step_ns and _legal(problem, at_first):
-        chosen = current
+    assignments = [
+        partition(each, strategy, equal_microbatches=settings.equal_microbatches)
+        for each in _objectives(batch, costs, problem, settings)
+    ]
+    vision: VisionRule = strategy.vision if settings.balance_vision else "at-owner"
+    ours = strategy.name == "whole-sample"
+    if ours and current_rank is not None:
+        assignments = _nearer(batch, problem, assignments, at_first, settings.locality_tolerance)
+    candidates = [arrange(batch, costs, problem, assignment, vision) for assignment in assignments]
+    if ours and _legal(problem, current.assignment):
+        candidates.append(current)
+    chosen = _choose(batch, candidates, None if current_rank is None else at_first, settings.locality_tolerance)
     return _plan(batch, costs, problem, settings, chosen, current)
 
 
-def _problem(
+def partition_problem(
     batch: BatchMetadata,
     costs: Costs,
     ranks: int,
     settings: PlanSettings,
-    history: Sequence[int] | NDArray[np.int64] | None,
-    rank_speed: Sequence[float] | NDArray[np.float64] | None,
+    *,
+    history: Sequence[int] | NDArray[np.int64] | None = None,
+    rank_speed: Sequence[float] | NDArray[np.float64] | None = None,
 ) -> PartitionProblem:
+    """The language partition that ``plan_step`` solves first.
+
+    Raises:
+        SettingsError: arguments contradict the settings or each other.
+    """
     if ranks < 1:
         raise SettingsError(f"ranks={ranks} must be at least 1")
     start = None if history is None else np.asarray(history, dtype=np.int64)
@@ -97,6 +100,8 @@ def _problem(
     for name, values in (("history", start), ("rank_speed", speed)):
         if values is not None and values.shape != (ranks,):
             raise SettingsError(f"{name} has shape {values.shape}, expected one entry for each of {ranks} ranks")
+    if start is not None and (start < 0).any():
+        raise SettingsError(f"history must not be negative, found {start.min()}")
     if speed is not None and not (np.isfinite(speed).all() and (speed > 0).all()):
         raise SettingsError(f"rank_speed must be positive and finite, found {speed.tolist()}")
     return PartitionProblem(
@@ -112,70 +117,65 @@ def _problem(
     )
 
 
-def _assignments(
-    batch: BatchMetadata, costs: Costs, problem: PartitionProblem, strategy: Strategy, settings: PlanSettings
+def _on_ranks(current_rank: Sequence[int] | NDArray[np.int64], batch: BatchMetadata, ranks: int) -> NDArray[np.int64]:
+    placed = np.asarray(current_rank, dtype=np.int64)
+    if placed.shape != (len(batch),) or (len(placed) and not (placed.min() >= 0 and placed.max() < ranks)):
+        raise SettingsError(f"current_rank must hold a rank below {ranks} for each of {len(batch)} samples")
+    return placed
+
+
+def _objectives(
+    batch: BatchMetadata, costs: Costs, problem: PartitionProblem, settings: PlanSettings
+) -> list[PartitionProblem]:
+    """What to even out: language, or also language plus own vision where vision stays with its sample."""
+    if settings.balance_vision or not batch.num_visuals:
+        return [problem]
+    own = np.zeros(len(batch), dtype=np.int64)
+    np.add.at(own, batch.sample_of_visual, costs.vision_frame_ns * batch.grid_thw[:, 0])
+    return [problem, replace(problem, cost_ns=problem.cost_ns + own)]
+
+
+def _nearer(
+    batch: BatchMetadata,
+    problem: PartitionProblem,
+    assignments: list[Assignment],
+    current_rank: NDArray[np.int64],
+    tolerance: float,
 ) -> list[Assignment]:
-    """Partitions worth comparing: by language cost, and by language plus own vision where vision stays put."""
-    problems = [problem]
-    if not settings.balance_vision and batch.num_visuals:
-        own = np.zeros(len(batch), dtype=np.int64)
-        np.add.at(own, batch.sample_of_visual, costs.vision_frame_ns * batch.grid_thw[:, 0])
-        problems.append(replace(problem, cost_ns=problem.cost_ns + own))
-    return [_fewest_micro_batches(each, strategy) for each in problems]
+    """The assignments named after the ranks that hold most of them, and one that exchanges only what it must."""
+    sizes = sample_bytes(batch)
+    named = [relabel(problem, assignment, current_rank, sizes) for assignment in assignments]
+    staying = stay_put(problem, current_rank, tolerance)
+    return named if staying is None else [*named, staying]
 
 
-def _fewest_micro_batches(problem: PartitionProblem, strategy: Strategy) -> Assignment:
-    """Solve with the smallest number of micro-batches that fits."""
-    cap = problem.max_tokens_per_micro_batch
-    fewest = 1 if cap is None else max(1, -(-int(problem.tokens.sum()) // (cap * problem.ranks)))
-    most = fewest if cap is None else max(fewest, len(problem))
-    for micro_batches in range(fewest, most + 1):
-        assignment = solve(strategy, replace(problem, micro_batches=micro_batches))
-        if assignment is not None:
-            return assignment
-    raise no_arrangement(problem, strategy.name)
+def _choose(
+    batch: BatchMetadata, candidates: list[Arrangement], current_rank: NDArray[np.int64] | None, tolerance: float
+) -> Arrangement:
+    """The fastest; where samples lie on ranks, the one among those about as fast that moves least."""
+    fastest = min(candidates, key=_step_ns)
+    if current_rank is None:
+        return fastest
+    sizes = sample_bytes(batch)
+    close = [each for each in candidates if each.step_ns <= fastest.step_ns * (1 + tolerance)]
+    return min(close, key=lambda each: (moved_bytes(current_rank, each.assignment.rank, sizes), each.step_ns))
 
 
-def _arrange(
-    batch: BatchMetadata, costs: Costs, problem: PartitionProblem, assignment: Assignment, *, balance_vision: bool
-) -> _Arrangement:
-    """Place the vision units of an assignment and predict its loads."""
-    micro_batches = int(assignment.micro_batch.max(initial=0)) + 1
-    shape = (micro_batches, problem.ranks)
-    language = language_loads(costs.language_ns, assignment.rank, assignment.micro_batch, shape)
-    language = at_speed(language, problem.rank_speed)
-    work = encodings(batch, costs.vision_frame_ns, assignment.rank, assignment.micro_batch)
-    units = balanced_units(work, _base(language, problem)) if balance_vision else units_at_owners(work)
-    vision = at_speed(vision_loads(costs.vision_frame_ns, units, shape), problem.rank_speed)
-    return _Arrangement(
-        assignment=assignment,
-        micro_batches=micro_batches,
-        units=units,
-        language_ns=language,
-        vision_ns=vision,
-        step_ns=step_time(language, vision, problem.sync, problem.start_ns),
-    )
-
-
-def _base(language: NDArray[np.int64], problem: PartitionProblem) -> NDArray[np.int64]:
-    """Time [M, R] that vision shares a meeting point with."""
-    if problem.sync == "layer":
-        return np.zeros_like(language)
-    if problem.sync == "micro_batch":
-        return language
-    total = language.sum(axis=0) + (0 if problem.start_ns is None else problem.start_ns)
-    return np.broadcast_to(total, language.shape)
+def _step_ns(arrangement: Arrangement) -> int:
+    return arrangement.step_ns
 
 
 def _legal(problem: PartitionProblem, assignment: Assignment) -> bool:
-    """Whether an arrangement meets the rank cap and the equal counts; micro-batch caps it was made under."""
-    if problem.equal_counts and assignment.micro_batch.any():
-        return False
-    if problem.max_tokens_per_rank is None:
-        return True
+    """Whether the current arrangement meets the rank cap and the equal counts; it keeps micro-batch caps anyway."""
     held = np.zeros(problem.ranks, dtype=np.int64)
     np.add.at(held, assignment.rank, problem.tokens)
-    return bool((held <= problem.max_tokens_per_rank).all())
+    if problem.max_tokens_per_rank is not None and held.max(initial=0) > problem.max_tokens_per_rank:
+        return False
+    micro_batches = int(assignment.micro_batch.max(initial=0)) + 1
+    counts = np.bincount(
+        assignment.rank * micro_batches + assignment.micro_batch, minlength=problem.ranks * micro_batches
+    )
+    return not problem.equal_counts or int(counts.max() - counts.min()) <= 1
 
 
 def _plan(
@@ -183,8 +183,8 @@ def _plan(
     costs: Costs,
     problem: PartitionProblem,
     settings: PlanSettings,
-    chosen: _Arrangement,
-    current: _Arrangement,
+    chosen: Arrangement,
+    current: Arrangement,
 ) -> StepPlan:
     _, distinct = np.unique(batch.visual_keys, return_index=True)
     bound = step_bound(

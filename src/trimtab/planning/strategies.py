@@ -1,35 +1,66 @@
-"""Partition strategies by name, and the refusal of what a strategy cannot honour."""
+"""Strategies by name, what each honours, and the refusal of what it does not."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from trimtab.errors import SettingsError
 from trimtab.planning import whole_sample
-from trimtab.planning.peers import as_is
+from trimtab.planning.peers import as_is, equal_count, karmarkar_karp, loongforge
 from trimtab.planning.problem import Assignment, PartitionProblem
+
+VisionRule = Literal["spread", "whole-images", "at-owner"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """A solver and what it honours.
+    """A solver, what it honours, and what it does with the vision encoder.
 
     Attributes:
         name: how commands and settings call it.
         solve: returns an assignment, or None where it found none that keeps the caps.
         honours: demands of ``PartitionProblem.demands()`` its answers satisfy.
+        ranks_only: it chooses ranks; micro-batches are cut afterwards, as its host does.
+        vision: "spread": frames over ranks (ours); "whole-images": LoongForge's encoder balance; "at-owner": none.
     """
 
     name: str
     solve: Callable[[PartitionProblem], Assignment | None]
     honours: frozenset[str]
+    ranks_only: bool = True
+    vision: VisionRule = "at-owner"
+
+    def check(self, problem: PartitionProblem) -> None:
+        """Refuse a problem this strategy would solve only in part.
+
+        Raises:
+            SettingsError: names the demands it would ignore.
+        """
+        split_after = frozenset({"micro_batches", "micro_batch_cap"}) if self.ranks_only else frozenset()
+        ignored = problem.demands() - self.honours - split_after
+        if ignored:
+            raise SettingsError(
+                f"strategy {self.name!r} does not honour {', '.join(sorted(ignored))}; "
+                "use 'whole-sample' or leave these out"
+            )
 
 
-STRATEGIES: dict[str, Strategy] = {
-    "as-is": Strategy(name="as-is", solve=as_is.solve, honours=as_is.HONOURS),
-    "whole-sample": Strategy(name="whole-sample", solve=whole_sample.solve, honours=whole_sample.HONOURS),
-}
+_ALL = (
+    Strategy(name="as-is", solve=as_is.solve, honours=as_is.HONOURS, ranks_only=False),
+    Strategy(name="equal-count", solve=equal_count.solve, honours=equal_count.HONOURS),
+    Strategy(name="loongforge", solve=loongforge.solve, honours=loongforge.HONOURS, vision="whole-images"),
+    Strategy(name="karmarkar-karp", solve=karmarkar_karp.solve, honours=karmarkar_karp.HONOURS),
+    Strategy(
+        name="whole-sample",
+        solve=whole_sample.solve,
+        honours=whole_sample.HONOURS,
+        ranks_only=False,
+        vision="spread",
+    ),
+)
+STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in _ALL}
 
 
 def strategy_named(name: str) -> Strategy:
@@ -41,17 +72,3 @@ def strategy_named(name: str) -> Strategy:
     if name not in STRATEGIES:
         raise SettingsError(f"strategy {name!r} is unknown; choose one of {', '.join(STRATEGIES)}")
     return STRATEGIES[name]
-
-
-def solve(strategy: Strategy, problem: PartitionProblem) -> Assignment | None:
-    """Solve with a strategy that honours all the problem asks for.
-
-    Raises:
-        SettingsError: the strategy would ignore a demand.
-    """
-    ignored = problem.demands() - strategy.honours
-    if ignored:
-        raise SettingsError(
-            f"strategy {strategy.name!r} does not honour {', '.join(sorted(ignored))}; use 'whole-sample' or drop them"
-        )
-    return strategy.solve(problem)

@@ -62,13 +62,13 @@ def encodings(
     )
 
 
-def units_at_owners(work: Encodings) -> VisionUnits:
-    """Every visual whole on its sample's rank."""
+def units_on(work: Encodings, rank: NDArray[np.int64]) -> VisionUnits:
+    """Every visual whole, on the rank given for it (int64 [E])."""
     return VisionUnits(
         visual=work.visual,
         frame_start=np.zeros_like(work.frames),
         frame_stop=work.frames,
-        rank=work.owner,
+        rank=rank,
         micro_batch=work.micro_batch,
     )
 

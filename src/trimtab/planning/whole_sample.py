@@ -5,6 +5,8 @@ Within 0.3 % of the lower bound at 512 samples on 32 ranks in under a millisecon
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,14 +16,13 @@ from trimtab.planning.bounds import bin_bound
 from trimtab.planning.local_search import local_search
 from trimtab.planning.lpt import lpt
 from trimtab.planning.problem import Assignment, PartitionProblem
+from trimtab.planning.split_ranks import split_ranks
 
 HONOURS = frozenset({"micro_batches", "micro_batch_cap", "rank_cap", "equal_counts", "start", "rank_speed"})
 
-# A cost model is good to a few percent, so searching beyond a tenth of a percent buys nothing.
-_TOLERANCE = 1e-3
-_TOLERANCE_MANY = 4e-4
-_MANY = 1024
-_ROUNDS_PER_BIN = 4
+# A cost model is good to a few percent, so searching beyond a twentieth of a percent buys nothing.
+_TOLERANCE = 5e-4
+_MAX_ROUNDS = 200
 
 
 def solve(problem: PartitionProblem) -> Assignment | None:
@@ -63,12 +64,17 @@ def _fill(problem: PartitionProblem, count: int, max_tokens: int | None) -> NDAr
 
 
 def _search(bins: Bins, bin_of: NDArray[np.int64], bound: int) -> NDArray[np.int64]:
-    tolerance = _TOLERANCE if len(bin_of) < _MANY else _TOLERANCE_MANY
-    return local_search(bins, bin_of, bound, tolerance, max_rounds=64 + _ROUNDS_PER_BIN * bins.count)
+    return local_search(bins, bin_of, bound, _TOLERANCE, _MAX_ROUNDS)
 
 
 def _micro_batches_first(problem: PartitionProblem) -> Assignment | None:
-    """Ranks meet in every micro-batch: fill all R * M bins alike, then group bins of similar load.
+    """Ranks meet in every micro-batch: the better of even bins and of micro-batches by length."""
+    found = [each for each in (_even_bins(problem), _similar_lengths(problem)) if each is not None]
+    return min(found, key=lambda each: _sum_of_slowest(problem, each), default=None)
+
+
+def _even_bins(problem: PartitionProblem) -> Assignment | None:
+    """Fill all R * M bins alike, then group bins of similar load.
 
     For given bins, the sum over micro-batches of the slowest rank is least when micro-batch m holds the
     m-th R largest bins; a dominating sample then costs one micro-batch, not several.
@@ -85,6 +91,32 @@ def _micro_batches_first(problem: PartitionProblem) -> Assignment | None:
         rows = np.flatnonzero(micro_batch == index)
         rank[rows] = _refine(problem, rows, rank[rows])
     return Assignment(rank=rank, micro_batch=micro_batch)
+
+
+def _similar_lengths(problem: PartitionProblem) -> Assignment | None:
+    """Cut the samples, longest first, into micro-batches of equal tokens and even each over the ranks."""
+    if problem.equal_counts:
+        return None
+    ordered = longest_first(problem.cost_ns, problem.tokens)
+    before = np.cumsum(problem.tokens[ordered]) - problem.tokens[ordered]
+    share = -(-int(problem.tokens.sum()) // problem.micro_batches)
+    micro_batch = np.empty(len(problem), dtype=np.int64)
+    micro_batch[ordered] = np.minimum(before // max(1, share), problem.micro_batches - 1)
+    rank = np.zeros_like(micro_batch)
+    for index in range(problem.micro_batches):
+        rows = np.flatnonzero(micro_batch == index)
+        part = replace(problem, cost_ns=problem.cost_ns[rows], tokens=problem.tokens[rows], micro_batches=1)
+        filled = _fill(part, problem.ranks, problem.max_tokens_per_micro_batch)
+        if filled is None:
+            return None
+        rank[rows] = filled
+    return Assignment(rank=rank, micro_batch=micro_batch)
+
+
+def _sum_of_slowest(problem: PartitionProblem, assignment: Assignment) -> int:
+    load = np.zeros((problem.micro_batches, problem.ranks), dtype=np.int64)
+    np.add.at(load, (assignment.micro_batch, assignment.rank), problem.cost_ns)
+    return int(load.max(axis=1).sum())
 
 
 def _refine(problem: PartitionProblem, rows: NDArray[np.int64], rank: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -111,40 +143,30 @@ def _ranks_first(problem: PartitionProblem) -> Assignment | None:
     rank = _fill(problem, problem.ranks, min(caps, default=None))
     if rank is None:
         return None
-    micro_batch = np.zeros_like(rank)
-    for index in range(problem.ranks):
-        rows = np.flatnonzero(rank == index)
-        bin_of = fill_micro_batches(problem, rows)
-        if bin_of is None:
-            return _bins_onto_ranks(problem)
-        micro_batch[rows] = bin_of
-    return Assignment(rank=rank, micro_batch=micro_batch)
-
-
-def fill_micro_batches(problem: PartitionProblem, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """Spread one rank's samples over its M micro-batches, largest micro-batch first; None where they do not fit."""
-    ordered = longest_first(problem.cost_ns[rows], problem.tokens[rows])
-    bins = Bins(
-        cost=problem.cost_ns[rows][ordered],
-        tokens=problem.tokens[rows][ordered],
-        count=problem.micro_batches,
-        max_tokens=problem.max_tokens_per_micro_batch,
-        equal_counts=problem.equal_counts,
-    )
-    bin_of = lpt(bins)
-    if bin_of is None and bins.max_tokens is not None:
-        bin_of = best_fit(bins.tokens, bins.count, bins.max_tokens)
-    if bin_of is None:
-        return None
-    place = np.empty(bins.count, dtype=np.int64)
-    place[np.argsort(-bins.times(bin_of), kind="stable")] = np.arange(bins.count)
-    result = np.empty_like(bin_of)
-    result[ordered] = place[bin_of]
-    return result
+    split = split_ranks(problem, rank)
+    return _bins_onto_ranks(problem) if split is None else split
 
 
 def _bins_onto_ranks(problem: PartitionProblem) -> Assignment | None:
-    """Where ranks evened by cost cannot hold their share, fill all bins by the cap and deal bins to ranks."""
+    """Where ranks evened by cost cannot hold their share, fill all bins by the cap and deal M bins to each rank."""
     if problem.max_tokens_per_rank is not None or problem.start_ns is not None:
         return None
-    return _micro_batches_first(problem)
+    flat = _fill(problem, problem.ranks * problem.micro_batches, problem.max_tokens_per_micro_batch)
+    if flat is None:
+        return None
+    load = np.zeros(problem.ranks * problem.micro_batches, dtype=np.int64)
+    np.add.at(load, flat, problem.cost_ns)
+    dealt = replace(
+        problem,
+        cost_ns=load,
+        tokens=np.zeros_like(load),
+        max_tokens_per_micro_batch=None,
+        equal_counts=True,
+        micro_batches=1,
+    )
+    rank_of_bin = _fill(dealt, problem.ranks, None)
+    assert rank_of_bin is not None  # R * M bins always divide evenly over R ranks
+    order = np.lexsort((-load, rank_of_bin))
+    micro_batch_of_bin = np.empty_like(load)
+    micro_batch_of_bin[order] = np.tile(np.arange(problem.micro_batches), problem.ranks)
+    return Assignment(rank=rank_of_bin[flat], micro_batch=micro_batch_of_bin[flat])

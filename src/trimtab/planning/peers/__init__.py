@@ -1,1 +1,1 @@
-"""TODO."""
+"""Published partition algorithms, by name, written anew from their descriptions."""

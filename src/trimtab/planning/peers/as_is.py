@@ -32,7 +32,7 @@ def next_fit(tokens: NDArray[np.int64], max_tokens: int | None) -> NDArray[np.in
     return chosen
 
 
-def arrange(problem: PartitionProblem, rank: NDArray[np.int64]) -> Assignment:
+def pack_in_order(problem: PartitionProblem, rank: NDArray[np.int64]) -> Assignment:
     """Micro-batches of samples that stay on ``rank`` in the given order, as many as the cap asks for."""
     micro_batch = np.zeros_like(rank)
     for index in range(problem.ranks if problem.max_tokens_per_micro_batch is not None else 0):
@@ -43,6 +43,6 @@ def arrange(problem: PartitionProblem, rank: NDArray[np.int64]) -> Assignment:
 
 def solve(problem: PartitionProblem) -> Assignment | None:
     """Deal blocks; None where they need more micro-batches than the problem has."""
-    assignment = arrange(problem, contiguous_ranks(len(problem), problem.ranks))
+    assignment = pack_in_order(problem, contiguous_ranks(len(problem), problem.ranks))
     needed = int(assignment.micro_batch.max(initial=0)) + 1
     return assignment if needed <= problem.micro_batches else None
