@@ -1,0 +1,142 @@
+"""Message contents: text with ``<image>`` and ``<video>`` tags, or lists of typed parts."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trimtab.errors import DatasetError
+from trimtab.loader.sources.normal_form import Part, VisualSource
+from trimtab.schema.metadata import VisualKind
+
+_TAG = re.compile(r"<(image|video)>")
+_KINDS: tuple[VisualKind, ...] = ("image", "video")
+_KEYS_OF_PARTS = {"type", "text", "image", "video", "image_url", "video_url", "path", "url", "bytes", "cache_control"}
+
+
+class VisualReader:
+    """Reads the contents of one record's messages, handing out its media in order.
+
+    Args:
+        where: ``file:line`` of the record, for errors.
+        root: folder relative paths start from.
+        container: file that holds the record, and its row there: names media given as bytes.
+        media: entries of the record's media lists, with the column each came from.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        root: Path,
+        container: tuple[Path, int],
+        media: Mapping[VisualKind, tuple[str, Sequence[Any]]],
+    ) -> None:
+        self.visuals: list[VisualSource] = []
+        self._where, self._root, self._container, self._media = where, root, container, media
+        self._taken: dict[VisualKind, int] = dict.fromkeys(_KINDS, 0)
+
+    def read(self, content: Any) -> tuple[Part, ...]:
+        """Parts of one message; its visuals are added to ``visuals``.
+
+        Raises:
+            DatasetError: the content is of an unknown kind, or asks for a visual the record does not list.
+        """
+        if isinstance(content, str):
+            return self._read_tagged(content)
+        if isinstance(content, Sequence) and not isinstance(content, bytes):
+            return tuple(self._read_part(part) for part in content)
+        raise self._error(f"a message's content must be text or a list of parts, found {type(content).__name__}")
+
+    def finish(self) -> tuple[VisualSource, ...]:
+        """All visuals, in placeholder order.
+
+        Raises:
+            DatasetError: the record lists more visuals than its messages place.
+        """
+        for kind in _KINDS:
+            listed, placed = len(self._listed(kind)), self._taken[kind]
+            if listed > placed:
+                raise self._error(
+                    f"{listed} {kind}s are listed but the messages place {placed}; "
+                    f"add a <{kind}> tag for each where it belongs, or remove those not shown"
+                )
+        return tuple(self.visuals)
+
+    def _read_tagged(self, text: str) -> tuple[Part, ...]:
+        parts: list[Part] = []
+        for index, piece in enumerate(_TAG.split(text)):
+            if index % 2:
+                parts.append(self._take("image" if piece == "image" else "video"))
+            elif piece:
+                parts.append(Part("text", piece))
+        return tuple(parts)
+
+    def _read_part(self, part: Any) -> Part:
+        if isinstance(part, str):
+            return Part("text", part)
+        if not isinstance(part, Mapping):
+            raise self._error(f"a content part must be an object, found {type(part).__name__}")
+        part = {key: value for key, value in part.items() if value is not None}
+        if unknown := sorted(part.keys() - _KEYS_OF_PARTS):
+            raise self._error(
+                f"a content part has {unknown[0]!r}, which is not supported; remove it (sizes and frame rates are set "
+                "for the whole scan)"
+            )
+        kind = str(part.get("type"))
+        if kind == "text":
+            return Part("text", str(part.get("text", "")))
+        visual: VisualKind = "video" if kind.startswith("video") else "image"
+        if kind not in ("image", "video", "image_url", "video_url"):
+            raise self._error(f"unknown content part type {kind!r}; known: text, image, video, image_url, video_url")
+        for key in (kind, "path", "url", "bytes"):
+            if key in part:
+                return self._place(visual, part[key], str(len(self.visuals)))
+        return self._take(visual)
+
+    def _take(self, kind: VisualKind) -> Part:
+        listed, index = self._listed(kind), self._taken[kind]
+        if index >= len(listed):
+            raise self._error(
+                f"the messages place more {kind}s than the {len(listed)} listed; list the missing ones, or remove the "
+                f"tags (a <{kind}> meant as text belongs in a content part of type text)"
+            )
+        self._taken[kind] += 1
+        return self._place(kind, listed[index], f"{self._media[kind][0]}/{index}")
+
+    def _listed(self, kind: VisualKind) -> Sequence[Any]:
+        return self._media[kind][1] if kind in self._media else ()
+
+    def _place(self, kind: VisualKind, entry: Any, cell: str) -> Part:
+        if isinstance(entry, Mapping):
+            entry = next((entry[key] for key in ("bytes", kind, "url", "path") if entry.get(key) is not None), None)
+        if isinstance(entry, str) and entry.startswith("data:"):
+            entry = self._decode_data_url(entry)
+        if isinstance(entry, bytes):
+            uri = f"{self._container[0]}#{self._container[1]}/{cell}"
+            self.visuals.append(VisualSource(kind, uri, entry))
+        elif isinstance(entry, str) and entry:
+            self.visuals.append(VisualSource(kind, self._resolve(entry)))
+        else:
+            raise self._error(f"{kind} {cell} must be a path, URL or bytes, found {type(entry).__name__}")
+        return Part(kind)
+
+    def _resolve(self, uri: str) -> str:
+        if uri.startswith("file://"):
+            return uri
+        return uri if "://" in uri or Path(uri).is_absolute() else str(self._root / uri)
+
+    def _decode_data_url(self, url: str) -> bytes:
+        header, _, payload = url.partition(",")
+        try:
+            if not header.endswith(";base64"):
+                raise ValueError("it is not base64")
+            return base64.b64decode(payload, validate=True)
+        except (ValueError, binascii.Error) as error:
+            raise self._error(f"the data URL {url[:40]!r}… cannot be decoded ({error})") from error
+
+    def _error(self, problem: str) -> DatasetError:
+        return DatasetError(f"{self._where}: {problem}")

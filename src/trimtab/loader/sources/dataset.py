@@ -1,0 +1,81 @@
+"""A dataset of one or more files, as conversations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+
+from trimtab.errors import DatasetError
+from trimtab.loader.sources.forms import read_conversation
+from trimtab.loader.sources.normal_form import Conversation
+from trimtab.loader.sources.record_files import RecordFile, open_record_file
+from trimtab.schema.table import DatasetFile
+
+
+class Dataset:
+    """Conversations of files one after another; rows are read when asked for.
+
+    Args:
+        files: the opened files.
+        root: folder relative media paths start from; each file's own folder where None.
+    """
+
+    def __init__(self, files: Sequence[RecordFile], root: Path | None) -> None:
+        self._files, self._root = tuple(files), root
+        self._stops = np.cumsum([len(file) for file in files])
+
+    def __len__(self) -> int:
+        return int(self._stops[-1])
+
+    def __getitem__(self, row: int) -> Conversation:
+        """The conversation of a row, counted over all files."""
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {row} is outside a dataset of {len(self)}")
+        return self.conversation(*self.locate(row))
+
+    @property
+    def files(self) -> tuple[DatasetFile, ...]:
+        """Name, size, rows and digest of each file."""
+        return tuple(file.identity for file in self._files)
+
+    def locate(self, row: int) -> tuple[int, int]:
+        """File index and row within that file of a row counted over all files."""
+        index = int(np.searchsorted(self._stops, row, side="right"))
+        return index, row - (int(self._stops[index - 1]) if index else 0)
+
+    def where(self, file_index: int, row: int) -> str:
+        """``file:line`` of a row of one file, for errors."""
+        return self._files[file_index].where(row)
+
+    def conversation(self, file_index: int, row: int) -> Conversation:
+        """The conversation of a row of one file: ``dataset_index`` and ``dataset_row`` of a metadata table.
+
+        Raises:
+            DatasetError: the record cannot be read; names file and line, and the remedy.
+        """
+        file = self._files[file_index]
+        root = self._root or file.path.parent
+        return read_conversation(file.record(row), file.where(row), root, (file.path, row))
+
+    def digest(self) -> str:
+        """Sixteen hex digits over the files' names, sizes, rows and digests; ranks compare them."""
+        return blake2b(repr(self.files).encode(), digest_size=8).hexdigest()
+
+
+def open_dataset(paths: str | Path | Sequence[str | Path], root: str | Path | None = None) -> Dataset:
+    """Open JSONL, JSON or Parquet files as one dataset; the form of each record is recognised.
+
+    Args:
+        paths: one file or several, in order.
+        root: folder relative media paths start from; each file's own folder by default.
+
+    Raises:
+        DatasetError: no file is given, or one is missing, empty or of unknown type.
+    """
+    listed = [paths] if isinstance(paths, str | Path) else list(paths)
+    if not listed:
+        raise DatasetError("no dataset file is given; name at least one JSONL, JSON or Parquet file")
+    return Dataset([open_record_file(Path(path)) for path in listed], None if root is None else Path(root))

@@ -1,0 +1,72 @@
+"""Which form a record has, and its conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trimtab.errors import DatasetError
+from trimtab.loader.sources import chat_messages, share_gpt, verl_prompt
+from trimtab.loader.sources.content import VisualReader
+from trimtab.loader.sources.normal_form import Conversation, Message
+from trimtab.schema.metadata import VisualKind
+
+_FORMS = (chat_messages, share_gpt, verl_prompt)
+_MEDIA_COLUMNS: dict[VisualKind, tuple[str, str]] = {"image": ("images", "image"), "video": ("videos", "video")}
+
+
+def read_conversation(record: Mapping[str, Any], where: str, root: Path, container: tuple[Path, int]) -> Conversation:
+    """Turn a record into the normal form.
+
+    Args:
+        record: the fields of one JSON line or Parquet row.
+        where: ``file:line``, for errors.
+        root: folder relative media paths start from.
+        container: file and row the record came from.
+
+    Raises:
+        DatasetError: the record has no known form, an unknown role, or placeholders that do not match its visuals.
+    """
+    form = next((form for form in _FORMS if record.get(form.COLUMN) is not None), None)
+    if form is None:
+        known = ", ".join(form.COLUMN for form in _FORMS)
+        raise DatasetError(f"{where}: none of the fields {known} is there, found {', '.join(record)}; rename the field")
+    turns = record[form.COLUMN]
+    if isinstance(turns, str) or not isinstance(turns, Sequence) or not turns:
+        raise DatasetError(f"{where}: {form.COLUMN} must be a list of turns that is not empty; correct or remove it")
+    media = {kind: _media_list(record, columns, where) for kind, columns in _MEDIA_COLUMNS.items()}
+    reader = VisualReader(where, root, container, media)
+    messages = tuple(_read_turn(form, turn, index, where, reader) for index, turn in enumerate(turns))
+    consumed = {form.COLUMN, "id", *(column for columns in _MEDIA_COLUMNS.values() for column in columns)}
+    given = record.get("id")
+    return Conversation(
+        sample_id=f"{container[0].name}:{container[1]}" if given is None else str(given),
+        messages=messages,
+        visuals=reader.finish(),
+        extras={name: value for name, value in record.items() if name not in consumed},
+    )
+
+
+def _read_turn(form: Any, turn: Any, index: int, where: str, reader: VisualReader) -> Message:
+    if not isinstance(turn, Mapping):
+        raise DatasetError(f"{where}: turn {index} must be an object, found {type(turn).__name__}; correct the record")
+    speaker = turn.get(form.ROLE_KEY)
+    if speaker not in form.ROLES:
+        raise DatasetError(
+            f"{where}: turn {index} has the unknown role {speaker!r}; known: {', '.join(form.ROLES)}; rename it"
+        )
+    return Message(form.ROLES[speaker], reader.read(turn.get(form.CONTENT_KEY)))
+
+
+def _media_list(record: Mapping[str, Any], columns: tuple[str, str], where: str) -> tuple[str, Sequence[Any]]:
+    for column in columns:
+        value = record.get(column)
+        if value is None:
+            continue
+        if isinstance(value, str | bytes | Mapping):
+            return column, [value]
+        if isinstance(value, Sequence):
+            return column, value
+        raise DatasetError(f"{where}: {column} must be a path or a list, found {type(value).__name__}; correct it")
+    return columns[0], ()

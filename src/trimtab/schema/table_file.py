@@ -1,0 +1,213 @@
+"""Reads and writes metadata tables: Parquet, and flat Parquet or CSV tables of ``vision_tiles``."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from trimtab.errors import MetadataError
+from trimtab.schema.geometry import VisionGeometry
+from trimtab.schema.table import UNKNOWN, DatasetFile, MetadataTable
+
+_PREFIX = "trimtab."
+_FLAT_GRID = (1, 32, 32)
+_FLAT_MERGE = 2
+_VISUAL = pa.struct(
+    [
+        pa.field("kind", pa.string()),
+        *(pa.field(name, pa.int32()) for name in ("grid_t", "grid_h", "grid_w")),
+        pa.field("source", pa.string()),
+        *(pa.field(name, pa.int32()) for name in ("width", "height", "frames")),
+        pa.field("seconds", pa.float64()),
+        pa.field("token_offset", pa.int32()),
+    ]
+)
+
+
+def write_table(table: MetadataTable, path: str | Path) -> None:
+    """Write a table as Parquet; the file appears whole or not at all.
+
+    Raises:
+        MetadataError: the file cannot be written.
+    """
+    target = Path(path)
+    partial = target.with_name(f"{target.name}.partial")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(_to_arrow(table), partial)
+        os.replace(partial, target)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise MetadataError(f"{target}: cannot be written ({error}); free space or choose another path") from error
+
+
+def read_table(path: str | Path) -> MetadataTable:
+    """Read a table that ``scan`` wrote, or a flat Parquet or CSV table.
+
+    A flat table has ``text_tokens`` and ``vision_tiles`` (n images of 1x32x32 patches, merged by 2); ``loss_tokens``
+    defaults to ``text_tokens``, ``loss_weight`` to 1 and ``sample_id`` to the row number.
+
+    Raises:
+        MetadataError: the file is missing or unreadable, a column is missing or holds nulls or bad values.
+    """
+    source = Path(path)
+    if not source.is_file():
+        raise MetadataError(f"{source}: no such file; write it with `trimtab scan`")
+    try:
+        arrow = pyarrow.csv.read_csv(source) if source.suffix == ".csv" else pq.read_table(source)
+    except (pa.ArrowException, OSError) as error:
+        raise MetadataError(f"{source}: not a readable Parquet or CSV file ({error}); restore it") from error
+    try:
+        if "visuals" in arrow.column_names:
+            return _from_arrow(arrow)
+        return _from_flat(arrow)
+    except MetadataError as error:
+        raise MetadataError(f"{source}: {error}") from error
+
+
+def _to_arrow(table: MetadataTable) -> pa.Table:
+    known = {
+        name: pa.array(getattr(table, name), pa.int32(), mask=getattr(table, name) == UNKNOWN)
+        for name in ("width", "height", "frames", "token_offset")
+    }
+    columns = {
+        "kind": pa.array(np.where(table.is_video, "video", "image"), pa.string()),
+        **{
+            name: pa.array(table.grid_thw[:, axis], pa.int32())
+            for axis, name in enumerate(("grid_t", "grid_h", "grid_w"))
+        },
+        "source": table.sources,
+        "seconds": pa.array(table.seconds, pa.float64(), mask=np.isnan(table.seconds)),
+        **known,
+    }
+    visuals = pa.StructArray.from_arrays([columns[field.name] for field in _VISUAL], fields=list(_VISUAL))
+    arrow = pa.table(
+        {
+            "sample_id": table.sample_ids,
+            "text_tokens": pa.array(table.text_tokens, pa.int32()),
+            "loss_tokens": pa.array(table.loss_tokens, pa.int32()),
+            "loss_weight": table.loss_weight,
+            "visuals": pa.ListArray.from_arrays(pa.array(table.visual_offsets, pa.int32()), visuals),
+            "dataset_index": pa.array(table.dataset_index, pa.int32(), mask=table.dataset_index == UNKNOWN),
+            "dataset_row": pa.array(table.dataset_row, pa.int64(), mask=table.dataset_row == UNKNOWN),
+        }
+    )
+    return arrow.replace_schema_metadata({f"{_PREFIX}{key}": value for key, value in _key_values(table).items()})
+
+
+def _key_values(table: MetadataTable) -> dict[str, str]:
+    geometry = table.geometry.to_metadata() if table.geometry else {"merge_size": str(table.merge_size)}
+    return {**geometry, "files": json.dumps([asdict(file) for file in table.files])}
+
+
+def _from_arrow(arrow: pa.Table) -> MetadataTable:
+    stored = {key.decode(): value.decode() for key, value in (arrow.schema.metadata or {}).items()}
+    metadata = {key.removeprefix(_PREFIX): value for key, value in stored.items() if key.startswith(_PREFIX)}
+    geometry = VisionGeometry.from_metadata(metadata) if "family" in metadata else None
+    lists = arrow.column("visuals").combine_chunks()
+    if not pa.types.is_list(lists.type) or not pa.types.is_struct(lists.type.value_type):
+        raise MetadataError(f"column visuals is {lists.type}, not a list of structs; scan the dataset again")
+    counts = lists.value_lengths().fill_null(0).to_numpy()
+    visuals = lists.flatten()
+    fields = {visuals.type.field(index).name: column for index, column in enumerate(visuals.flatten())}
+    kinds = np.array(_present("visuals.kind", fields.get("kind")).to_pylist(), dtype=object)
+    if unknown := sorted(set(kinds) - {"image", "video"}):
+        raise MetadataError(f"visual kind {unknown[0]!r} is unknown; known: image, video")
+    return MetadataTable(
+        **_sample_columns(arrow),
+        visual_offsets=np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64),
+        is_video=(kinds == "video").astype(np.bool_),
+        grid_thw=np.stack(
+            [_integers(f"visuals.{axis}", fields.get(axis)) for axis in ("grid_t", "grid_h", "grid_w")], 1
+        ),
+        sources=_present("visuals.source", fields.get("source")).cast(pa.string()),
+        **{name: _or_unknown(fields.get(name), len(visuals)) for name in ("width", "height", "frames", "token_offset")},
+        seconds=_or_nan(fields.get("seconds"), len(visuals)),
+        merge_size=geometry.merge_size if geometry else int(metadata.get("merge_size", _FLAT_MERGE)),
+        geometry=geometry,
+        files=tuple(DatasetFile(**file) for file in json.loads(metadata.get("files", "[]"))),
+    )
+
+
+def _from_flat(arrow: pa.Table) -> MetadataTable:
+    tiles = _integers("vision_tiles", _column(arrow, "vision_tiles"))
+    if (tiles < 0).any():
+        raise MetadataError(f"row {int(np.argmax(tiles < 0))}: vision_tiles={tiles.min()} is negative; correct it")
+    count = int(tiles.sum())
+    unknown = np.full(count, UNKNOWN, dtype=np.int64)
+    return MetadataTable(
+        **_sample_columns(arrow),
+        visual_offsets=np.concatenate([[0], np.cumsum(tiles)]).astype(np.int64),
+        is_video=np.zeros(count, dtype=np.bool_),
+        grid_thw=np.tile(np.array(_FLAT_GRID, dtype=np.int64), (count, 1)),
+        sources=pa.array([""] * count, pa.string()),
+        width=unknown,
+        height=unknown,
+        frames=unknown,
+        token_offset=unknown,
+        seconds=np.full(count, np.nan),
+        merge_size=_FLAT_MERGE,
+    )
+
+
+def _sample_columns(arrow: pa.Table) -> dict[str, Any]:
+    text = _integers("text_tokens", _column(arrow, "text_tokens"))
+    flat = "visuals" not in arrow.column_names
+    loss = (
+        text
+        if flat and "loss_tokens" not in arrow.column_names
+        else _integers("loss_tokens", _column(arrow, "loss_tokens"))
+    )
+    names, weight = _column(arrow, "sample_id"), _column(arrow, "loss_weight")
+    if names is None:
+        names = pa.array([str(row) for row in range(len(text))], pa.string())
+    return {
+        "sample_ids": _present("sample_id", names).cast(pa.string()),
+        "text_tokens": text,
+        "loss_tokens": loss,
+        "loss_weight": np.ones(len(text)) if weight is None else _or_nan(weight, len(text)),
+        "dataset_index": _or_unknown(_column(arrow, "dataset_index"), len(text)),
+        "dataset_row": _or_unknown(_column(arrow, "dataset_row"), len(text)),
+    }
+
+
+def _column(arrow: pa.Table, name: str) -> pa.Array | None:
+    return arrow.column(name).combine_chunks() if name in arrow.column_names else None
+
+
+def _present(name: str, column: pa.Array | None) -> pa.Array:
+    if column is None:
+        raise MetadataError(f"column {name} is missing; scan the dataset again, or add it")
+    if column.null_count:
+        row = column.is_null().index(True).as_py()
+        raise MetadataError(f"column {name} has no value in row {row} ({column.null_count} in all); fill it in")
+    return column
+
+
+def _integers(name: str, column: pa.Array | None) -> NDArray[np.int64]:
+    values = _present(name, column)
+    try:
+        return np.asarray(values.cast(pa.int64()).to_numpy(zero_copy_only=False), dtype=np.int64)
+    except pa.ArrowInvalid as error:
+        raise MetadataError(f"column {name} must hold whole numbers ({error}); correct it") from error
+
+
+def _or_unknown(column: pa.Array | None, length: int) -> NDArray[np.int64]:
+    if column is None:
+        return np.full(length, UNKNOWN, dtype=np.int64)
+    return np.asarray(column.cast(pa.int64()).fill_null(UNKNOWN).to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _or_nan(column: pa.Array | None, length: int) -> NDArray[np.float64]:
+    if column is None:
+        return np.full(length, np.nan)
+    return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
