@@ -188,7 +188,8 @@ class MetadataTable:
             raise MetadataError(f"the table was made for another model or limits: {listed}; scan the dataset again")
         if self.merge_size != geometry.merge_size:
             raise MetadataError(
-                f"the table's merge size is {self.merge_size}, the model's {geometry.merge_size}; scan the dataset again"
+                f"the table's merge size is {self.merge_size}, the model's is {geometry.merge_size}; "
+                "scan the dataset again"
             )
 
     def check_files(self, files: Sequence[DatasetFile]) -> None:

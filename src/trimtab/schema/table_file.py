@@ -21,10 +21,11 @@ from trimtab.schema.table import UNKNOWN, DatasetFile, MetadataTable
 _PREFIX = "trimtab."
 _FLAT_GRID = (1, 32, 32)
 _FLAT_MERGE = 2
+_AXES = ("grid_t", "grid_h", "grid_w")
 _VISUAL = pa.struct(
     [
         pa.field("kind", pa.string()),
-        *(pa.field(name, pa.int32()) for name in ("grid_t", "grid_h", "grid_w")),
+        *(pa.field(name, pa.int32()) for name in _AXES),
         pa.field("source", pa.string()),
         *(pa.field(name, pa.int32()) for name in ("width", "height", "frames")),
         pa.field("seconds", pa.float64()),
@@ -81,10 +82,7 @@ def _to_arrow(table: MetadataTable) -> pa.Table:
     }
     columns = {
         "kind": pa.array(np.where(table.is_video, "video", "image"), pa.string()),
-        **{
-            name: pa.array(table.grid_thw[:, axis], pa.int32())
-            for axis, name in enumerate(("grid_t", "grid_h", "grid_w"))
-        },
+        **{name: pa.array(table.grid_thw[:, axis], pa.int32()) for axis, name in enumerate(_AXES)},
         "source": table.sources,
         "seconds": pa.array(table.seconds, pa.float64(), mask=np.isnan(table.seconds)),
         **known,
@@ -126,11 +124,12 @@ def _from_arrow(arrow: pa.Table) -> MetadataTable:
         **_sample_columns(arrow),
         visual_offsets=np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64),
         is_video=(kinds == "video").astype(np.bool_),
-        grid_thw=np.stack(
-            [_integers(f"visuals.{axis}", fields.get(axis)) for axis in ("grid_t", "grid_h", "grid_w")], 1
-        ),
+        grid_thw=np.stack([_integers(f"visuals.{axis}", fields.get(axis)) for axis in _AXES], axis=1),
         sources=_present("visuals.source", fields.get("source")).cast(pa.string()),
-        **{name: _or_unknown(fields.get(name), len(visuals)) for name in ("width", "height", "frames", "token_offset")},
+        width=_or_unknown(fields.get("width"), len(visuals)),
+        height=_or_unknown(fields.get("height"), len(visuals)),
+        frames=_or_unknown(fields.get("frames"), len(visuals)),
+        token_offset=_or_unknown(fields.get("token_offset"), len(visuals)),
         seconds=_or_nan(fields.get("seconds"), len(visuals)),
         merge_size=geometry.merge_size if geometry else int(metadata.get("merge_size", _FLAT_MERGE)),
         geometry=geometry,
@@ -161,12 +160,9 @@ def _from_flat(arrow: pa.Table) -> MetadataTable:
 
 def _sample_columns(arrow: pa.Table) -> dict[str, Any]:
     text = _integers("text_tokens", _column(arrow, "text_tokens"))
-    flat = "visuals" not in arrow.column_names
-    loss = (
-        text
-        if flat and "loss_tokens" not in arrow.column_names
-        else _integers("loss_tokens", _column(arrow, "loss_tokens"))
-    )
+    loss = text
+    if "visuals" in arrow.column_names or "loss_tokens" in arrow.column_names:
+        loss = _integers("loss_tokens", _column(arrow, "loss_tokens"))
     names, weight = _column(arrow, "sample_id"), _column(arrow, "loss_weight")
     if names is None:
         names = pa.array([str(row) for row in range(len(text))], pa.string())

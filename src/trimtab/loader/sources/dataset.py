@@ -78,4 +78,5 @@ def open_dataset(paths: str | Path | Sequence[str | Path], root: str | Path | No
     listed = [paths] if isinstance(paths, str | Path) else list(paths)
     if not listed:
         raise DatasetError("no dataset file is given; name at least one JSONL, JSON or Parquet file")
-    return Dataset([open_record_file(Path(path)) for path in listed], None if root is None else Path(root))
+    files = [open_record_file(Path(path).absolute()) for path in listed]
+    return Dataset(files, None if root is None else Path(root).absolute())

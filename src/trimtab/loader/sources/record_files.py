@@ -54,10 +54,16 @@ def open_record_file(path: Path) -> RecordFile:
     if not path.is_file():
         problem = "is not a file" if path.exists() else "no such file"
         raise DatasetError(f"{path}: {problem}; give the path of a JSONL, JSON or Parquet file")
-    opener = {".jsonl": JsonLinesFile, ".ndjson": JsonLinesFile, ".json": JsonArrayFile, ".parquet": ParquetRecordFile}
-    if path.suffix not in opener:
-        raise DatasetError(f"{path}: unknown type {path.suffix!r}; known: {', '.join(opener)}")
-    file: RecordFile = opener[path.suffix](path)
+    file: RecordFile
+    match path.suffix:
+        case ".jsonl" | ".ndjson":
+            file = JsonLinesFile(path)
+        case ".json":
+            file = JsonArrayFile(path)
+        case ".parquet":
+            file = ParquetRecordFile(path)
+        case other:
+            raise DatasetError(f"{path}: unknown type {other!r}; known: .jsonl, .ndjson, .json, .parquet")
     if len(file) == 0:
         raise DatasetError(f"{path}: holds no record; remove it from the datasets")
     return file

@@ -1,0 +1,28 @@
+"""Which commands there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of ``trimtab``.
+
+    Attributes:
+        name: as typed.
+        module: its file under ``trimtab.cli``. It has ``add_arguments(parser)`` and ``run(args) -> int``.
+        help: one line.
+        own_parser: the module parses its arguments itself: it has only ``run(arguments) -> int``.
+    """
+
+    name: str
+    module: str
+    help: str
+    own_parser: bool = False
+
+
+COMMANDS = (
+    Command("scan", "scan", "read a dataset's sizes from file headers into a metadata table"),
+    Command("train", "train", "train a model, every rank equally busy", own_parser=True),
+)

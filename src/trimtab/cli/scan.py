@@ -1,0 +1,116 @@
+"""Reads what each sample of a dataset costs from file headers into a metadata table (Parquet).
+
+The dataset: JSONL, JSON or Parquet files with chat messages, LLaVA or ShareGPT conversations, or verl prompts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from trimtab.cli.model_argument import add_model_arguments, load_tokenizer, resolve_model
+from trimtab.errors import SettingsError
+from trimtab.schema.table_file import write_table
+
+_BAD_SHOWN = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("data", nargs="+", metavar="DATA", help="JSONL, JSON or Parquet file")
+    add_model_arguments(parser)
+    parser.add_argument("--out", required=True, metavar="FILE", help="metadata table to write, a Parquet file")
+    parser.add_argument("--root", help="folder that relative media paths start from; each DATA file's by default")
+    parser.add_argument("--workers", type=int, default=4, help="threads (default: 4)")
+    parser.add_argument(
+        "--on-bad-sample", choices=["raise", "skip"], default="raise", help="stop at the first, or leave them out"
+    )
+    parser.add_argument(
+        "--train-on", choices=["assistant", "last_assistant"], default="assistant", help="turns that enter the loss"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Scan, write the table, and tell what was found.
+
+    Raises:
+        TrimtabError: the model, a setting, the dataset or (under ``raise``) a sample is bad.
+    """
+    if args.workers < 1:
+        raise SettingsError(f"--workers {args.workers} must be at least 1")
+    family, geometry = resolve_model(args)
+    from trimtab.loader.scan import Scanner
+    from trimtab.loader.sources import open_dataset
+
+    dataset = open_dataset(args.data, args.root)
+    scanner = Scanner(tokenizer=load_tokenizer(args), family=family, geometry=geometry, train_on=args.train_on)
+    started = time.perf_counter()
+    with _progress() as progress:
+        task = progress.add_task("scanning", total=len(dataset))
+        result = scanner.scan(
+            dataset,
+            workers=args.workers,
+            on_bad_sample=args.on_bad_sample,
+            advance=lambda: progress.advance(task),
+        )
+    write_table(result.table, args.out)
+    summary = _summary(result, args.out, time.perf_counter() - started)
+    if args.json:
+        print(json.dumps(summary))
+    else:
+        _print(summary)
+    return 0
+
+
+def _summary(result: Any, out: str, seconds: float) -> dict[str, Any]:
+    batch = result.table.batch()
+    videos = int(batch.is_video.sum())
+    return {
+        "out": out,
+        "samples": len(batch),
+        "bad_samples": [asdict(bad) for bad in result.bad],
+        "samples_without_loss": result.without_loss,
+        "images": batch.num_visuals - videos,
+        "videos": videos,
+        "text_tokens": int(batch.text_tokens.sum()),
+        "visual_tokens": int(batch.visual_tokens.sum()),
+        "loss_tokens": int(batch.loss_tokens.sum()),
+        "longest_sample_tokens": int(batch.tokens.max()),
+        "seconds": round(seconds, 3),
+        "geometry": asdict(result.table.geometry),
+    }
+
+
+def _print(summary: dict[str, Any]) -> None:
+    console = Console()
+    table = Table(title=f"{summary['samples']} samples in {escape(summary['out'])}", show_header=False)
+    for name in ("images", "videos", "text_tokens", "visual_tokens", "loss_tokens", "longest_sample_tokens"):
+        table.add_row(name.replace("_", " "), f"{summary[name]:,}")
+    console.print(table)
+    if summary["samples_without_loss"]:
+        console.print(f"{summary['samples_without_loss']} samples have no token that enters the loss")
+    bad = summary["bad_samples"]
+    if bad:
+        listed = Table(title=f"{len(bad)} bad samples left out", title_justify="left")
+        listed.add_column("record", overflow="fold")
+        listed.add_column("reason", overflow="fold")
+        for sample in bad[:_BAD_SHOWN]:
+            listed.add_row(escape(sample["where"]), escape(sample["reason"]))
+        console.print(listed)
+        if len(bad) > _BAD_SHOWN:
+            console.print(f"… and {len(bad) - _BAD_SHOWN} more; --json lists them all")
+
+
+def _progress() -> Progress:
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    return Progress(*columns, console=Console(file=sys.stderr), transient=True)
