@@ -64,6 +64,14 @@ def test_the_cap_on_a_videos_tokens_is_on_only_where_the_file_says_so() -> None:
         assert vision_geometry(config, None, {"cap_pixels_per_frame": True, "max_video_tokens": 9}).video_token_cap == 9
 
 
+def test_a_default_gives_way_to_the_limit_a_file_names() -> None:
+    config = {"model_type": "qwen2_vl"}
+    small = vision_geometry(config, {"max_pixels": 1000})
+    assert (small.image_min_pixels, small.image_max_pixels, small.video_min_pixels) == (1000, 1000, 1000)
+    large = vision_geometry(config, None, {"size": {"shortest_edge": 700_000}})
+    assert (large.video_min_pixels, large.video_max_pixels) == (700_000, 700_000)
+
+
 def test_a_fixed_number_of_frames_is_both_limits() -> None:
     geometry = vision_geometry({"model_type": "qwen3_vl"}, None, {"num_frames": 12})
     assert (geometry.video_min_frames, geometry.video_max_frames) == (12, 12)

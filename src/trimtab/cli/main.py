@@ -6,10 +6,11 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import trimtab
 from trimtab.cli.commands import COMMANDS, Command
-from trimtab.errors import TrimtabError
+from trimtab.errors import SettingsError, TrimtabError
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -36,10 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     command = next((command for command in COMMANDS if words and words[0] == command.name), None)
     try:
-        if command is None:
-            _overview().parse_args(words or ["--help"])
-            return BAD_INPUT
-        return _run(command, words[1:])
+        if command is not None:
+            return _run(command, words[1:])
+        _overview().parse_args(words or ["--help"])
+        return 0
     except TrimtabError as error:
         return _fail(" ".join(str(error).split()), BAD_INPUT)
     except ModuleNotFoundError as error:
@@ -54,11 +55,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise SettingsError(f"{message}; see `{self.prog} --help`")
+
+
 def _run(command: Command, words: list[str]) -> int:
     module = importlib.import_module(f"trimtab.cli.{command.module}")
     if command.own_parser:
         return int(module.run(words))
-    parser = argparse.ArgumentParser(prog=f"trimtab {command.name}", description=module.__doc__)
+    parser = _Parser(prog=f"trimtab {command.name}", description=module.__doc__)
     module.add_arguments(parser)
     return int(module.run(parser.parse_args(words)))
 
@@ -66,7 +72,7 @@ def _run(command: Command, words: list[str]) -> int:
 def _overview() -> argparse.ArgumentParser:
     width = max(len(command.name) for command in COMMANDS)
     listed = "\n".join(f"  {command.name:<{width}}  {command.help}" for command in COMMANDS)
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="trimtab",
         description="Keeps every rank of a vision-language-model training step equally busy.",
         epilog=f"commands:\n{listed}\n\n`trimtab COMMAND --help` tells more of each.",

@@ -47,7 +47,8 @@ def resolve_model(args: argparse.Namespace) -> tuple[Family, VisionGeometry]:
             return family, replace(family.defaults, **limits)
     known = ", ".join(family.name for family in FAMILIES)
     raise UnknownModelError(
-        f"--model {args.model}: neither a folder nor a known family ({known}); download the checkpoint and give its folder"
+        f"--model {args.model}: neither a folder nor a known family ({known}); download the checkpoint, "
+        "give its folder"
     )
 
 
@@ -59,9 +60,7 @@ def load_tokenizer(args: argparse.Namespace) -> Any:
     """
     folder = args.tokenizer or args.model
     if not Path(folder).is_dir():
-        raise SettingsError(
-            f"no tokenizer: {'--tokenizer ' if args.tokenizer else '--model '}{folder} is not a folder; give --tokenizer FOLDER"
-        )
+        raise SettingsError(f"no tokenizer: {folder} is not a folder; give --tokenizer FOLDER")
     from transformers import AutoTokenizer
 
     try:

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from trimtab.cli.model_argument import add_model_arguments, load_tokenizer, resolve_model
 from trimtab.errors import SettingsError
-from trimtab.schema.table_file import write_table
+from trimtab.schema.table_file import check_writable, write_table
 
 _BAD_SHOWN = 20
 
@@ -49,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
     if args.workers < 1:
         raise SettingsError(f"--workers {args.workers} must be at least 1")
     family, geometry = resolve_model(args)
+    check_writable(args.out)
     from trimtab.loader.scan import Scanner
     from trimtab.loader.sources import open_dataset
 

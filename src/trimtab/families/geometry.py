@@ -87,9 +87,13 @@ def _video_settings(video: Mapping[str, Any], family: Family) -> dict[str, Any]:
 
 def _pixel_limits(processor: Mapping[str, Any], low: int, high: int) -> tuple[int, int]:
     size = processor.get("size") or {}
-    shortest, longest = size.get("shortest_edge"), size.get("longest_edge")
     # the older names, where a file has them, win over the size
-    return (
-        int(processor.get("min_pixels") or shortest or low),
-        int(processor.get("max_pixels") or longest or high),
-    )
+    given_low = processor.get("min_pixels") or size.get("shortest_edge")
+    given_high = processor.get("max_pixels") or size.get("longest_edge")
+    if given_low is not None and given_high is not None:
+        return int(given_low), int(given_high)
+    if given_high is not None:
+        return min(low, int(given_high)), int(given_high)  # a default gives way to what a file says
+    if given_low is not None:
+        return int(given_low), max(high, int(given_low))
+    return low, high

@@ -41,14 +41,36 @@ def write_table(table: MetadataTable, path: str | Path) -> None:
         MetadataError: the file cannot be written.
     """
     target = Path(path)
-    partial = target.with_name(f"{target.name}.partial")
+    check_writable(target)
+    partial = _partial(target)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(_to_arrow(table), partial)
         os.replace(partial, target)
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise MetadataError(f"{target}: cannot be written ({error}); free space or choose another path") from error
+
+
+def check_writable(path: str | Path) -> None:
+    """Find out before long work whether a table could be written; makes its folder.
+
+    Raises:
+        MetadataError: it could not.
+    """
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.is_dir():
+            raise IsADirectoryError("it is a folder")
+        partial = _partial(target)
+        partial.touch()
+        partial.unlink()
+    except OSError as error:
+        raise MetadataError(f"{target}: cannot be written ({error}); choose another path") from error
+
+
+def _partial(target: Path) -> Path:
+    return target.with_name(f"{target.name}.partial")
 
 
 def read_table(path: str | Path) -> MetadataTable:

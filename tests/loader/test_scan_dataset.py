@@ -1,0 +1,90 @@
+"""A scan: what every sample costs, the bad ones listed, nothing lost."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from chat_tokenizer import chat_tokenizer
+from trimtab.errors import DatasetError
+from trimtab.families import family_for
+from trimtab.loader.conversation import encode
+from trimtab.loader.scan import Scanner
+from trimtab.loader.sources import Dataset, open_dataset
+
+FAMILY = family_for("qwen2_5_vl")
+ANSWER = {"role": "assistant", "content": "Red."}
+
+
+@pytest.fixture(scope="module")
+def scanner() -> Scanner:
+    return Scanner(tokenizer=chat_tokenizer(), family=FAMILY, geometry=FAMILY.defaults)
+
+
+def dataset(folder: Path, *records: dict[str, Any]) -> Dataset:
+    Image.new("RGB", (120, 60)).save(folder / "good.png")
+    (folder / "bad.png").write_text("not an image")
+    (folder / "d.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return open_dataset(folder / "d.jsonl")
+
+
+def ask(*images: str, **fields: Any) -> dict[str, Any]:
+    question = {"role": "user", "content": "<image>" * len(images) + "Which colour?"}
+    return {"messages": [question, ANSWER], "images": list(images), **fields}
+
+
+def test_the_table_counts_what_the_encoder_gives(tmp_path: Path, scanner: Scanner) -> None:
+    data = dataset(tmp_path, ask("good.png", "good.png"), ask())
+    result = scanner.scan(data)
+    assert (len(result.table), result.bad, result.without_loss) == (2, (), 0)
+    for row in range(2):
+        sample = result.table.sample(row)
+        encoded = encode(data[row], sample.visuals, scanner.tokenizer, FAMILY, FAMILY.defaults)
+        assert int(result.table.batch([row]).tokens[0]) == len(encoded)
+        assert (sample.text_tokens, sample.loss_tokens) == (encoded.text_tokens, encoded.loss_tokens)
+        assert [visual.token_offset for visual in sample.visuals] == encoded.visual_offsets.tolist()
+    assert result.table.geometry == FAMILY.defaults
+    assert result.table.files == data.files
+
+
+def test_bad_samples_are_left_out_and_listed_and_the_rest_can_still_be_found(tmp_path: Path, scanner: Scanner) -> None:
+    data = dataset(tmp_path, ask("bad.png"), ask("good.png"), ask("gone.png"), {"messages": []}, ask(id="last"))
+    seen: list[int] = []
+    result = scanner.scan(data, on_bad_sample="skip", workers=3, advance=lambda: seen.append(1))
+    assert len(seen) == 5
+    assert [bad.where for bad in result.bad] == [f"{tmp_path}/d.jsonl:{line}" for line in (1, 3, 4)]
+    reasons = ["bad.png: not a readable", "gone.png: no such file", "must be a list"]
+    for bad, reason in zip(result.bad, reasons, strict=True):
+        assert reason in bad.reason
+    assert result.table.dataset_row.tolist() == [1, 4]
+    assert result.table.sample(1).sample_id == data[4].sample_id == "last"
+
+
+def test_the_first_bad_sample_ends_the_scan_unless_skipped(tmp_path: Path, scanner: Scanner) -> None:
+    data = dataset(tmp_path, ask("good.png"), ask("bad.png"), {"messages": []})
+    with pytest.raises(DatasetError, match=r"d\.jsonl:2: .*bad\.png: not a readable image .*or skip bad samples"):
+        scanner.scan(data)
+
+
+def test_a_dataset_of_bad_samples_alone_is_an_error(tmp_path: Path, scanner: Scanner) -> None:
+    with pytest.raises(DatasetError, match=r"none of 2 samples can be used; the first: .*d\.jsonl:1"):
+        scanner.scan(dataset(tmp_path, ask("bad.png"), ask("gone.png")), on_bad_sample="skip")
+
+
+def test_samples_without_loss_are_counted_not_refused(tmp_path: Path, scanner: Scanner) -> None:
+    prompt = {"prompt": [{"role": "user", "content": "<image>How many?"}], "images": ["good.png"]}
+    assert scanner.scan(dataset(tmp_path, prompt, ask())).without_loss == 1
+
+
+def test_repeated_ids_are_told_apart_by_their_place(tmp_path: Path, scanner: Scanner) -> None:
+    data = dataset(tmp_path, ask(id="a"), ask(id="b"), ask(id="a"))
+    assert scanner.scan(data).table.sample_ids.to_pylist() == ["a@0:0", "b", "a@0:2"]
+
+
+def test_order_does_not_depend_on_the_workers(tmp_path: Path, scanner: Scanner) -> None:
+    data = dataset(tmp_path, *(ask(*["good.png"] * (row % 3)) for row in range(100)))
+    tables = [scanner.scan(data, workers=workers).table for workers in (1, 5)]
+    one, other = ([table.sample(row) for row in range(100)] for table in tables)
+    assert one == other
