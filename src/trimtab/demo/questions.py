@@ -16,6 +16,15 @@ ORDINALS = ("first", "second")
 THINGS = ("ball", "box", "cup", "door", "hat", "kite", "lamp", "shoe")
 
 
+_ABOUT_ONE: dict[QuestionKind, str] = {
+    "colour": "Which colour are the shapes?",
+    "count": "How many shapes are there?",
+    "shape": "Which shape is it?",
+    "clip_colour": "Which colour is moving?",
+    "direction": "Which way does it move?",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """A question and its one-word answer."""
@@ -32,36 +41,39 @@ def answers() -> tuple[str, ...]:
 
 def about_picture(kind: QuestionKind, scene: Scene) -> Question:
     """A question about one picture: "colour", "count" or "shape"."""
-    shape = scene.shapes[0]
-    if kind == "colour":
-        return Question(kind, "Which colour?", shape.colour)
-    if kind == "count":
-        return Question(kind, "How many?", NUMBERS[len(scene.shapes)])
-    return Question("shape", "Which shape?", shape.kind)
+    answer = {"colour": scene.colour, "count": NUMBERS[len(scene.shapes)], "shape": scene.shapes[0].kind}[kind]
+    return Question(kind, _ABOUT_ONE[kind], answer)
 
 
 def about_clip(kind: QuestionKind, clip: MovingScene) -> Question:
     """A question about one clip: "clip_colour" or "direction"."""
-    if kind == "clip_colour":
-        return Question(kind, "Which colour moves?", clip.still.shapes[0].colour)
-    return Question("direction", "Which way does it move?", clip.direction)
+    answer = {"clip_colour": clip.still.colour, "direction": clip.direction}[kind]
+    return Question(kind, _ABOUT_ONE[kind], answer)
 
 
 def about_pictures(kind: QuestionKind, scenes: Sequence[Scene], rng: np.random.Generator) -> Question:
     """A question about two pictures of different colours: "where" or "pick"."""
     index = int(rng.integers(2))
-    colour = scenes[index].shapes[0].colour
+    colour = scenes[index].colour
     if kind == "where":
         return Question(kind, f"In which picture is {colour}?", ORDINALS[index])
     return Question("pick", f"Which colour is in the {ORDINALS[index]} picture?", colour)
 
 
-def about_text(rng: np.random.Generator, facts: int) -> Question:
-    """A question answered by the ``facts`` sentences before it."""
-    things = rng.choice(len(THINGS), size=facts)
-    colours = rng.choice(len(COLOURS), size=facts)
-    known = dict(zip(things.tolist(), colours.tolist(), strict=True))
+def about_text(rng: np.random.Generator) -> Question:
+    """A question answered by the sentences before it: mostly one, seldom many."""
+    facts = min(int(rng.geometric(0.6)), len(THINGS))
+    things = rng.permutation(len(THINGS))[:facts].tolist()
     names = tuple(COLOURS)
-    sentences = " ".join(f"The {THINGS[thing]} is {names[colour]}." for thing, colour in known.items())
-    asked = int(rng.choice(list(known)))
-    return Question("text", f"{sentences} Which colour is the {THINGS[asked]}?", names[known[asked]])
+    colours = [names[index] for index in rng.integers(len(names), size=facts).tolist()]
+    asked = int(rng.integers(facts))
+    sentences = " ".join(f"The {THINGS[thing]} is {colour}." for thing, colour in zip(things, colours, strict=True))
+    return Question("text", f"{sentences} Which colour is the {THINGS[things[asked]]}?", colours[asked])
+
+
+def texts() -> list[str]:
+    """Texts that hold every word of every question and answer: what the tokenizer learns from."""
+    known = [f"The {thing} is {colour}. Which colour is the {thing}?" for thing in THINGS for colour in COLOURS]
+    asked = [f"In which picture is {colour}?" for colour in COLOURS]
+    asked += [f"Which colour is in the {ordinal} picture?" for ordinal in ORDINALS]
+    return [*known, *asked, *_ABOUT_ONE.values(), *answers()]

@@ -51,6 +51,11 @@ class Scene:
     ground: int
     shapes: tuple[Shape, ...]
 
+    @property
+    def colour(self) -> str:
+        """The colour of its shapes: scenes have one."""
+        return self.shapes[0].colour
+
     def draw(self) -> Image.Image:
         """The scene as an RGB image."""
         image = Image.new("RGB", (self.width, self.height), (self.ground,) * 3)

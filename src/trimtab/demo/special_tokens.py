@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VOCABULARY_SIZE = 512
+VOCABULARY_SIZE = 640
 
 END_OF_TEXT = "<|endoftext|>"
 TURN_START = "<|im_start|>"
