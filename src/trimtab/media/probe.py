@@ -62,6 +62,7 @@ def probe_video(uri: str, data: bytes | None = None, *, max_pixels: int = MAX_SO
         with open_container(uri, source) as container:
             stream = video_stream(uri, container)
             _check_pixels(uri, stream.width, stream.height, max_pixels)
+            stream.codec_context.thread_count = 1  # one frame is decoded; threads cost more than they give
             first = _first_frame(uri, container)
             frames = int(stream.frames)
             rate = stream.average_rate or stream.guessed_rate

@@ -17,6 +17,8 @@ from trimtab.errors import DatasetError
 from trimtab.schema.table import DatasetFile
 
 _CHUNK_BYTES = 1 << 24
+_ROW_GROUPS_HELD = 2
+"""Readers that walk the rows side by side straddle a border without reading either group again."""
 
 
 class RecordFile(Protocol):
@@ -126,9 +128,9 @@ class JsonArrayFile:
 
 
 class ParquetRecordFile:
-    """Parquet rows; one row group is held at a time, the digest is over the footer.
+    """Parquet rows; the two row groups last read are held, the digest is over the footer.
 
-    Random access reads a whole row group for each row outside the one held: write media with small row groups.
+    Random access reads a whole row group for each row outside those held: write media with small row groups.
     """
 
     def __init__(self, path: Path) -> None:
@@ -139,7 +141,7 @@ class ParquetRecordFile:
             raise DatasetError(f"{path}: not a readable Parquet file ({error}); restore it") from error
         rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         self._stops = np.cumsum(np.array(rows, dtype=np.int64))
-        self._held: tuple[int, Any] | None = None
+        self._held: dict[int, Any] = {}
         self._lock = threading.Lock()
         self.identity = DatasetFile(path.name, path.stat().st_size, len(self), _footer_digest(path))
 
@@ -147,7 +149,7 @@ class ParquetRecordFile:
         return int(self._stops[-1]) if len(self._stops) else 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_held": None, "_lock": None}
+        return {**self.__dict__, "_held": {}, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -158,9 +160,11 @@ class ParquetRecordFile:
         group = int(np.searchsorted(self._stops, row, side="right"))
         start = int(self._stops[group - 1]) if group else 0
         with self._lock:
-            if self._held is None or self._held[0] != group:
-                self._held = group, self._read_group(group)
-            table = self._held[1]
+            if group not in self._held:
+                if len(self._held) == _ROW_GROUPS_HELD:
+                    del self._held[next(iter(self._held))]
+                self._held[group] = self._read_group(group)
+            table = self._held[group]
         return _as_record(table.slice(row - start, 1).to_pylist()[0], self.where(row))
 
     def where(self, row: int) -> str:
