@@ -64,6 +64,31 @@ def test_seeking_is_used_where_it_decodes_fewer_frames(long_video: str) -> None:
     assert _by_seeking(long_video, long_video, list(range(120)), 1) is None
 
 
+@pytest.mark.parametrize(
+    ("codec", "container", "options"),
+    [
+        ("libx264", "mp4", {"g": "30", "bf": "3", "x264-params": "open-gop=1"}),
+        ("libx264", "matroska", {"g": "20"}),
+        ("mpeg4", "avi", {"g": "20", "bf": "2"}),
+        ("libvpx-vp9", "webm", {"g": "20", "deadline": "realtime", "cpu-used": "8"}),
+        ("mpeg2video", "mpegts", {"g": "15", "bf": "2"}),
+    ],
+)
+def test_seeking_gives_what_reading_from_the_start_gives(codec: str, container: str, options: dict[str, str]) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (48, 200, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format=container) as output:
+        stream = output.add_stream(codec, rate=25, options=options)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for index in range(100):
+            view = np.ascontiguousarray(noise[:, index : index + 64])
+            output.mux(stream.encode(av.VideoFrame.from_ndarray(view, format="rgb24")))
+        output.mux(stream.encode())
+    whole = decode_frames("v", range(100), buffer.getvalue())
+    for wanted in ([99], [50, 98], [5, 46, 50, 74, 93]):
+        np.testing.assert_array_equal(decode_frames("v", wanted, buffer.getvalue()), whole[wanted])
+
+
 def test_a_video_in_memory_reads_like_the_file(long_video: str) -> None:
     data = Path(long_video).read_bytes()
     assert positions(decode_frames("name only", [3, 100], data)) == [3, 100]
