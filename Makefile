@@ -15,6 +15,9 @@ ARGS ?=
 EXTRAS_run := train,report
 EXTRAS_test := train,report,dev
 
+# Bytecode is made on first use, for what is used: compiling all of torch and its kin would double the installation.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help run test test-slow check clean
 .DELETE_ON_ERROR:
 
@@ -51,5 +54,5 @@ $(VENV)/.ready-%: pyproject.toml constraints.txt
 		echo "==> making $(VENV) with $(PYTHON)" && \
 		rm -rf $(VENV) && mkdir $(VENV) && touch $(VENV)/.unfinished && $(PYTHON) -m venv $(VENV); fi
 	@echo "==> installing trimtab[$(EXTRAS_$*)]; the first time takes a minute or more"
-	$(BIN)/python -m pip install --constraint constraints.txt $(PIP_ARGS) --editable ".[$(EXTRAS_$*)]"
+	$(BIN)/python -m pip install --no-compile --constraint constraints.txt $(PIP_ARGS) --editable ".[$(EXTRAS_$*)]"
 	@rm -f $(VENV)/.unfinished && touch $@ $(VENV)/.ready-run  # whatever is installed contains what `make run` needs
