@@ -90,7 +90,9 @@ def test_processes_end_with_the_pool() -> None:
 
 def _decoders() -> list[int]:
     """Decode processes that are children of this one and no other test's pool."""
-    listing = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True)
+    listing = subprocess.run(
+        ["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=False
+    )
     return [int(row.split()[0]) for row in listing.stdout.splitlines() if "trimtab.loader.decode_worker" in row]
 
 

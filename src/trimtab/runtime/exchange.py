@@ -70,7 +70,7 @@ class _Link(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, output: Tensor, *unused: Tensor) -> Tensor:
         ctx.save_for_backward(*unused)
-        return output.view_as(output)
+        return output.clone()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 
 from trimtab.cost.analytic import analytic_costs
 from trimtab.cost.device import NOMINAL_DEVICE
 from trimtab.cost.from_config import architecture_from_config
+from trimtab.errors import MetadataError, SettingsError
 from trimtab.families.checkpoint import Checkpoint, read_checkpoint
 from trimtab.loader.decode_cache import DecodeCache
 from trimtab.loader.decode_workers import DecodeWorkers
 from trimtab.loader.preparer import StepPreparer
-from trimtab.loader.sample_reader import SampleReader
+from trimtab.loader.sample_reader import SampleReader, open_reader
 from trimtab.loader.sampler import StepSampler
 from trimtab.loader.settings import LoaderSettings
 from trimtab.loader.step_loader import LoadedStep, StepLoader
-from trimtab.loader.step_planner import StepPlanner
+from trimtab.loader.step_planner import CostModel, StepPlanner
 from trimtab.runtime.agreement import agree_on_value
 from trimtab.runtime.fsdp import shard
 from trimtab.runtime.groups import Ranks
 from trimtab.runtime.recorder import PhaseClock
 from trimtab.runtime.vlm import BalancedVLM
+from trimtab.schema.table import MetadataTable
 from trimtab.training.model import build_model
 from trimtab.training.optimizer import make_optimizer
 from trimtab.training.settings import SFTSettings
@@ -42,22 +46,23 @@ class Job:
     optimizer: torch.optim.Optimizer
     clock: PhaseClock
     reader: SampleReader
+    cost_model: CostModel
     sampler: StepSampler
     workers: DecodeWorkers | None
     cache: DecodeCache
 
-    def open_loader(self, first_step: int) -> StepLoader:
-        """Begin to prepare the training steps from ``first_step`` on."""
-        return self._loader(self.reader, self.sampler, self.settings.loader, self.settings.steps)
+    def open_loader(self) -> StepLoader:
+        """Begin to prepare the training steps the sampler has not consumed."""
+        return self._loader(self.reader, self.sampler, self.settings.steps)
 
     def open_evaluation_loader(self) -> tuple[StepLoader, int]:
         """A loader over the held-out samples, once each, and its number of steps."""
-        evaluation = self.settings.evaluation
-        assert evaluation.table is not None
-        reader = open_reader(evaluation.table, self.settings.model, self.checkpoint, self.model)
-        size = min(evaluation.samples_per_step, len(reader.table))
+        settings = self.settings.evaluation
+        assert settings.table is not None
+        reader = _open_reader(self.settings, settings.table, settings.data, self.checkpoint, self.model)
+        size = min(settings.samples_per_step, len(reader.table))
         sampler = StepSampler(num_samples=len(reader.table), samples_per_step=size, seed=self.settings.seed)
-        return self._loader(reader, sampler, self.settings.loader, sampler.steps_per_epoch), sampler.steps_per_epoch
+        return self._loader(reader, sampler, sampler.steps_per_epoch), sampler.steps_per_epoch
 
     def moved_bytes(self, loaded: LoadedStep) -> int:
         """Bytes of embeddings and their gradients this rank sends to others in a step."""
@@ -76,25 +81,22 @@ class Job:
         if self.workers:
             self.workers.close()
 
-    def _loader(self, reader: SampleReader, sampler: StepSampler, settings: LoaderSettings, steps: int) -> StepLoader:
+    def _loader(self, reader: SampleReader, sampler: StepSampler, last_step: int) -> StepLoader:
+        settings = self.settings.loader
         running, observed = self.settings.balance.plan_settings(self.settings.max_tokens_per_micro_batch)
-        costs = partial(
-            analytic_costs, architecture=architecture_from_config(self.checkpoint.config), device=NOMINAL_DEVICE
-        )
-        planner = StepPlanner(reader.table, costs, ranks=self.ranks.size, settings=running, observed=observed)
+        planner = StepPlanner(reader.table, self.cost_model, ranks=self.ranks.size, settings=running, observed=observed)
         preparer = None
         if self.workers:
             own = [self.ranks.rank] if settings.mode == "shadow" else range(self.ranks.size)
-            preparer = StepPreparer(
-                reader, self.workers, self.cache, ranks=own, skip_bad=settings.on_bad_sample == "skip"
-            )
+            skip = settings.on_bad_sample == "skip"
+            preparer = StepPreparer(reader, self.workers, self.cache, ranks=own, skip_bad=skip)
         return StepLoader(
             sampler=sampler,
             planner=planner,
             preparer=preparer,
             settings=settings,
             group=self.ranks.control,
-            last_step=steps,
+            last_step=last_step,
         )
 
 
@@ -102,18 +104,19 @@ def build_job(settings: SFTSettings, ranks: Ranks) -> Job:
     """Open the data, build and shard the model.
 
     Raises:
-        TrimtabError: the settings, data or model cannot be used, or ranks see different data; on every rank.
+        TrimtabError: the settings, data or model cannot be used, or ranks see different data.
     """
     checkpoint = read_checkpoint(settings.model)
     clock = PhaseClock()
     model = BalancedVLM(build_model(settings), ranks.data, clock.mark).to(ranks.device)
-    reader = open_reader(settings.table, settings.model, checkpoint, model)
+    reader = _open_reader(settings, settings.table, settings.data, checkpoint, model)
     agree_on_value(ranks.control, "the dataset", reader.digest(), "give every rank the same table and dataset files")
-    agree_on_value(ranks.control, "the settings", repr(replace(settings, ranks=None)), "start every rank alike")
-    check_sizes(settings, ranks.size, len(reader.table))
+    agree_on_value(ranks.control, "the settings", repr(settings), "start every rank with the same settings")
+    _check_data(reader.table, settings.table, ranks.size)
     sampler = StepSampler(num_samples=len(reader.table), samples_per_step=settings.samples_per_step, seed=settings.seed)
     shard(model, ranks.mesh, compute_dtype=torch.bfloat16 if settings.dtype == "bfloat16" else None)
     share = _share_of_loading(settings.loader, ranks)
+    loader = settings.loader
     return Job(
         settings=settings,
         ranks=ranks,
@@ -122,9 +125,40 @@ def build_job(settings: SFTSettings, ranks: Ranks) -> Job:
         optimizer=make_optimizer(model, settings.optimizer),
         clock=clock,
         reader=reader,
+        cost_model=partial(
+            analytic_costs, architecture=architecture_from_config(checkpoint.config), device=NOMINAL_DEVICE
+        ),
         sampler=sampler,
-        workers=DecodeWorkers(share * settings.loader.workers, item_timeout_s=settings.loader.item_timeout_s)
-        if share
-        else None,
-        cache=DecodeCache(share * settings.loader.cache_mb * _MIB),
+        workers=DecodeWorkers(share * loader.workers, item_timeout_s=loader.item_timeout_s) if share else None,
+        cache=DecodeCache(share * loader.cache_mb * _MIB),
     )
+
+
+def _open_reader(
+    settings: SFTSettings, table: Path, data: Sequence[Path], checkpoint: Checkpoint, model: BalancedVLM
+) -> SampleReader:
+    return open_reader(
+        table,
+        data,
+        settings.root,
+        model_folder=settings.model,
+        checkpoint=checkpoint,
+        model=model.base,
+        train_on=settings.train_on,
+    )
+
+
+def _share_of_loading(settings: LoaderSettings, ranks: Ranks) -> int:
+    """How many ranks' decode processes and cache this rank has."""
+    if settings.mode == "shadow":
+        return 1
+    return ranks.size if ranks.is_first else 0
+
+
+def _check_data(table: MetadataTable, path: Path, ranks: int) -> None:
+    if len(table) < ranks:
+        raise SettingsError(f"{path}: {len(table)} samples for {ranks} ranks; start at most {len(table)} ranks")
+    if not (table.loss_tokens * table.loss_weight).any():
+        raise MetadataError(
+            f"{path}: no sample has a token that enters the loss; the conversations need assistant turns"
+        )

@@ -97,12 +97,23 @@ class EvalSettings:
     """Held-out accuracy after training: an answer counts when every token of it is the likeliest (greedy decoding).
 
     Attributes:
-        table: metadata table of the held-out samples; None evaluates nothing.
+        data: dataset files of the held-out samples; none evaluates nothing.
+        table: their metadata table.
         samples_per_step: samples evaluated at a time.
     """
 
+    data: tuple[Path, ...] = ()
     table: Path | None = None
     samples_per_step: int = 32
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            SettingsError: only one of data and table is given.
+        """
+        if bool(self.data) != (self.table is not None):
+            raise SettingsError("evaluation.data and evaluation.table go together; give both or neither")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +122,10 @@ class SFTSettings:
 
     Attributes:
         model: folder of a Transformers vision-language model with its tokenizer.
+        data: dataset files, in the order they were scanned.
         table: metadata table written by ``trimtab scan``.
+        root: folder relative media paths start from; each dataset file's own by default.
+        train_on: which assistant turns enter the loss; as in the scan.
         name: results go to ``<runs>/<name>/<balanced|baseline|observed>/``.
         runs: folder of all runs.
         steps: optimizer steps.
@@ -129,7 +143,10 @@ class SFTSettings:
     """
 
     model: Path
+    data: tuple[Path, ...]
     table: Path
+    root: Path | None = None
+    train_on: Literal["assistant", "last_assistant"] = "assistant"
     name: str = "sft"
     runs: Path = Path("runs")
     steps: int = 100

@@ -36,7 +36,7 @@ def train(settings: SFTSettings, ranks: Ranks) -> bool:
     job = build_job(settings, ranks)
     first_step = _resume(job)
     stop = StopSignal()
-    loader = job.open_loader(first_step)
+    loader = job.open_loader()
     try:
         with RunProgress(
             f"{settings.name} {settings.balance.variant}",
@@ -133,7 +133,7 @@ def _finish(job: Job, progress: RunProgress, folder: RunFolder | None) -> None:
     settings = job.settings
     export(job.model, settings.lora, settings.model, settings.folder / "model", job.ranks.control)
     progress.say(f"model written to {settings.folder / 'model'}")
-    if settings.evaluation.table is None:
+    if not settings.evaluation.data:
         return
     loader, steps = job.open_evaluation_loader()
     try:
