@@ -16,7 +16,7 @@ def language_from_config(config: ConfigFields, *, tied_default: bool = False) ->
     hidden = text.integer("hidden_size")
     heads = text.integer("num_attention_heads")
     layers = text.integer("num_hidden_layers")
-    experts = text.integer("num_experts", 0)
+    experts = text.integer("num_experts", text.integer("num_local_experts", 0))  # Hub files and Transformers 5
     return LanguageArchitecture(
         hidden=hidden,
         layers=layers,
