@@ -1,0 +1,1 @@
+"""Balanced dynamic mini-batches: samples into packs under caps, packs into steps of alike packs."""
