@@ -1,0 +1,274 @@
+"""Plans every batch of a metadata table under each strategy, and compares them. Loads no model and no torch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from trimtab.cli.plan_rows import RATIOS, CostModel, Job, strategy_row
+from trimtab.cost.analytic import analytic_costs
+from trimtab.cost.architecture import Architecture
+from trimtab.cost.cluster import Cluster, cluster_presets, load_cluster
+from trimtab.cost.flops import TRAIN_RECOMPUTE
+from trimtab.cost.from_config import architecture_from_config
+from trimtab.cost.memory import largest_micro_batch
+from trimtab.cost.models import model_preset, model_presets
+from trimtab.cost.polynomial import PolynomialCost, polynomial_costs
+from trimtab.errors import InfeasibleError, MetadataError, SettingsError, UnknownModelError
+from trimtab.planning.explain import explain
+from trimtab.planning.settings import PlanSettings
+from trimtab.planning.step import plan_step
+from trimtab.planning.strategies import STRATEGIES, strategy_named
+from trimtab.planning.workloads import MIXES, generated_batch
+from trimtab.schema.metadata import BatchMetadata
+from trimtab.schema.table import MetadataTable
+from trimtab.schema.table_file import read_table
+
+_DEFAULT_CLUSTER = "h800"
+_DEMO = {"ranks": 32, "batch_size": 256, "model": "mimo-vl-7b"}
+_DEMO_MIX = "video-heavy"
+_DEMO_BATCHES = 4
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("table", nargs="?", metavar="META", help="metadata table of `trimtab scan`, or a flat table")
+    parser.add_argument("--ranks", type=int, metavar="N", help="data-parallel ranks")
+    parser.add_argument("--batch-size", type=int, metavar="N", help="samples in an optimizer step, over all ranks")
+    parser.add_argument(
+        "--model", metavar="NAME", help=f"folder of a checkpoint, a config.json, or: {', '.join(model_presets())}"
+    )
+    parser.add_argument(
+        "--strategy", nargs="+", metavar="NAME", default=list(STRATEGIES), help=f"of: {', '.join(STRATEGIES)}"
+    )
+    parser.add_argument(
+        "--sync", choices=["step", "micro_batch", "layer"], default="layer", help="where ranks meet (default: layer)"
+    )
+    parser.add_argument("--micro-batch-tokens", type=int, metavar="N", help="most tokens of a rank's micro-batch")
+    parser.add_argument(
+        "--cluster",
+        metavar="NAME",
+        help=f"YAML file, or: {', '.join(cluster_presets())}; caps micro-batches by device memory "
+        f"(default: {_DEFAULT_CLUSTER} without that cap)",
+    )
+    parser.add_argument("--cost", metavar="FILE", help="coefficients written by `trimtab fit`, for the language model")
+    parser.add_argument("--max-degree", type=int, default=8, metavar="N", help="largest sequence-parallel degree")
+    parser.add_argument(
+        "--demo",
+        nargs="?",
+        const=_DEMO_MIX,
+        choices=list(MIXES),
+        metavar="MIX",
+        help=f"plan generated lengths instead of a table: {', '.join(MIXES)} (default: {_DEMO_MIX})",
+    )
+    parser.add_argument("--explain", action="store_true", help="say what holds the slowest rank of each strategy up")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan, compare, print.
+
+    Raises:
+        TrimtabError: an argument, the model, the cluster or the table is bad.
+    """
+    if args.demo:
+        for name, value in _DEMO.items():
+            setattr(args, name, getattr(args, name) or value)
+    _check(args)
+    architecture = _model(args.model)
+    cluster = load_cluster(args.cluster or _DEFAULT_CLUSTER)
+    cluster.nodes_of(args.ranks)
+    batches = _batches(args, architecture)
+    job = Job(
+        architecture=architecture,
+        cluster=cluster,
+        costs=_cost_model(args, architecture, cluster),
+        ranks=args.ranks,
+        settings=PlanSettings(
+            sync=args.sync,
+            max_tokens_per_micro_batch=_micro_batch_cap(args, architecture, cluster),
+            max_degree=args.max_degree,
+        ),
+    )
+    rows = list(_rows(job, batches, args.strategy))
+    result = {
+        "ranks": args.ranks,
+        "batch_size": args.batch_size,
+        "batches": len(batches),
+        "model": architecture.name,
+        "sync": args.sync,
+        "strategies": rows,
+    }
+    if args.json:
+        print(json.dumps(result))
+    else:
+        _print(result)
+    if args.explain:
+        _explain(job, batches, [row["name"] for row in rows if "infeasible" not in row])
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.demo is None and args.table is None:
+        raise SettingsError("give a metadata table, or --demo; see `trimtab plan --help`")
+    if args.demo is not None and args.table is not None:
+        raise SettingsError(f"--demo plans generated lengths, so {args.table} would be ignored; leave one out")
+    for name in ("ranks", "batch_size", "model"):
+        flag = "--" + name.replace("_", "-")
+        value = getattr(args, name)
+        if value is None:
+            raise SettingsError(f"{flag} is missing; see `trimtab plan --help`")
+        if isinstance(value, int) and value < 1:
+            raise SettingsError(f"{flag} {value} must be at least 1")
+    for strategy in args.strategy:
+        strategy_named(strategy)
+
+
+def _model(name: str) -> Architecture:
+    """A bundled model, or one from a checkpoint's ``config.json``."""
+    path = Path(name) / "config.json" if Path(name).is_dir() else Path(name)
+    if not path.is_file():
+        return model_preset(name)
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UnknownModelError(f"{path}: not JSON ({error}); give a model's config.json") from error
+    if not isinstance(config, dict):
+        raise UnknownModelError(f"{path}: holds no JSON object; give a model's config.json")
+    return architecture_from_config(config, Path(name).resolve().name if path.name != name else None)
+
+
+def _batches(args: argparse.Namespace, architecture: Architecture) -> list[BatchMetadata]:
+    """Consecutive batches of the table, the last one possibly short."""
+    if args.demo:
+        return [generated_batch(args.demo, args.batch_size, seed) for seed in range(_DEMO_BATCHES)]
+    table = read_table(args.table)
+    _check_made_for(table, architecture)
+    return [
+        table.batch(np.arange(start, min(start + args.batch_size, len(table)), dtype=np.int64))
+        for start in range(0, len(table), args.batch_size)
+    ]
+
+
+def _check_made_for(table: MetadataTable, architecture: Architecture) -> None:
+    """Refuse a table made for another model; a table that names none is taken as made for this one.
+
+    Raises:
+        MetadataError: names what differs.
+    """
+    vision, geometry = architecture.vision, table.geometry
+    if vision is None or geometry is None:
+        return
+    pairs = {
+        "patch_size": (geometry.patch_size, vision.patch),
+        "merge_size": (geometry.merge_size, vision.merge),
+        "temporal_patch_size": (geometry.temporal_patch_size, vision.temporal_patch),
+    }
+    if not architecture.family.startswith(geometry.family):
+        pairs["family"] = (geometry.family, architecture.family)  # type: ignore[assignment]
+    differing = [f"{name} {mine!r} (model: {other!r})" for name, (mine, other) in pairs.items() if mine != other]
+    if differing:
+        raise MetadataError(
+            f"the table was made for another model than {architecture.name}: {', '.join(differing)}; "
+            "scan the dataset again for this model"
+        )
+
+
+def _cost_model(args: argparse.Namespace, architecture: Architecture, cluster: Cluster) -> CostModel:
+    """Analytic costs on the cluster's devices, or fitted ones for the language model."""
+
+    def analytic(batch: BatchMetadata) -> Any:
+        return analytic_costs(
+            batch, architecture, cluster.device, language_passes=TRAIN_RECOMPUTE, vision_passes=TRAIN_RECOMPUTE
+        )
+
+    if args.cost is None:
+        return analytic
+    path = Path(args.cost)
+    if not path.is_file():
+        raise SettingsError(f"--cost {path}: no such file; write it with `trimtab fit --out`")
+    try:
+        language = PolynomialCost.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise SettingsError(f"--cost {path}: {error}; write it with `trimtab fit --out`") from error
+    return lambda batch: polynomial_costs(batch, language, analytic(batch).vision_frame_ns)
+
+
+def _micro_batch_cap(args: argparse.Namespace, architecture: Architecture, cluster: Cluster) -> int | None:
+    """The smaller of what was asked for and what the named cluster's devices hold."""
+    asked: int | None = args.micro_batch_tokens
+    if args.cluster is None:
+        return asked
+    held = largest_micro_batch(architecture, cluster.device_memory, args.ranks)
+    if held == 0:
+        raise InfeasibleError(
+            f"{architecture.name}, fully sharded over {args.ranks} ranks, leaves no room on devices of "
+            f"{cluster.device_memory / 1e9:.0f} GB; use more ranks or larger devices"
+        )
+    return held if asked is None else min(asked, held)
+
+
+def _rows(job: Job, batches: list[BatchMetadata], strategies: list[str]) -> Iterator[dict[str, Any]]:
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as progress:
+        task = progress.add_task("planning", total=len(batches) * len(strategies))
+        for strategy in strategies:
+            progress.update(task, description=strategy)
+            yield strategy_row(job, _counted(batches, progress, task), strategy)
+
+
+def _counted(batches: list[BatchMetadata], progress: Progress, task: Any) -> Iterator[BatchMetadata]:
+    for batch in batches:
+        yield batch
+        progress.advance(task)
+
+
+def _print(result: dict[str, Any]) -> None:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("strategy", no_wrap=True)
+    for heading in ("step\nratio", "worst", "bound\nratio", "atten-\ntion", "vision", "token", "GB\nmoved", "plan\nms"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    refused = [row for row in result["strategies"] if "infeasible" in row]
+    for row in result["strategies"]:
+        if row in refused:
+            table.add_row(row["name"], "-", *[""] * 7)
+            continue
+        means = [f"{row[name]['mean']:.3f}" for name in RATIOS]
+        figures = [f"{row['all_to_all_bytes'] / 1e9:.2f}", f"{row['planning_ms']['median']:.2f}"]
+        table.add_row(row["name"], means[0], f"{row['step_ratio']['max']:.3f}", *means[1:], *figures)
+    console = Console()
+    console.print(
+        f"{result['model']}: {result['batches']} batches of {result['batch_size']} on {result['ranks']} ranks, "
+        f"sync={result['sync']}; means over batches, and the worst step ratio",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(table)
+    for row in refused:
+        console.print(f"{row['name']} infeasible: {row['infeasible']}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _explain(job: Job, batches: list[BatchMetadata], strategies: list[str]) -> None:
+    """Explain each strategy's plan of the first batch, on standard error so that ``--json`` stays alone."""
+    console = Console(file=sys.stderr)
+    costs = job.costs(batches[0])
+    for name in strategies:
+        settings = PlanSettings(
+            strategy=name,
+            sync=job.settings.sync,
+            max_tokens_per_micro_batch=job.settings.max_tokens_per_micro_batch,
+        )
+        plan = plan_step(batches[0], costs, job.ranks, settings)
+        console.print(f"{name}, first batch", style="bold", highlight=False)
+        for line in explain(plan, batches[0], costs, settings):
+            console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)

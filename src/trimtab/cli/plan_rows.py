@@ -1,0 +1,135 @@
+"""Plans every batch of a table under a strategy and measures plan and planner: one row of ``trimtab plan``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from trimtab.cost.architecture import Architecture
+from trimtab.cost.cluster import Cluster
+from trimtab.cost.communication import all_to_all_seconds
+from trimtab.errors import InfeasibleError, SettingsError
+from trimtab.planning.arrangement import arrange
+from trimtab.planning.metrics import PlanMetrics, embedding_bytes_sent, plan_metrics
+from trimtab.planning.partition import partition
+from trimtab.planning.settings import PlanSettings
+from trimtab.planning.step import partition_problem, plan_step
+from trimtab.planning.strategies import strategy_named
+from trimtab.schema.costs import Costs
+from trimtab.schema.metadata import BatchMetadata
+from trimtab.schema.plans import StepPlan
+
+RATIOS = ("step_ratio", "bound_ratio", "attention_ratio", "vision_ratio", "token_ratio")
+_EMBEDDING_BYTES = 2  # bf16
+
+CostModel = Callable[[BatchMetadata], Costs]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What all rows share.
+
+    Attributes:
+        architecture: the model.
+        cluster: for the time of exchanges.
+        costs: cost of a batch.
+        ranks: R.
+        settings: of the planner; the strategy is each row's own.
+    """
+
+    architecture: Architecture
+    cluster: Cluster
+    costs: CostModel
+    ranks: int
+    settings: PlanSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedBatch:
+    """One batch planned, with what planning took.
+
+    Attributes:
+        plan: its plan.
+        metrics: how even it is, exchanges included.
+        all_to_all_bytes: bytes that cross ranks, forward and backward.
+        planning_ms: costs and language partition.
+        vision_planning_ms: vision units.
+    """
+
+    plan: StepPlan
+    metrics: PlanMetrics
+    all_to_all_bytes: int
+    planning_ms: float
+    vision_planning_ms: float
+
+
+def plan_batch(job: Job, batch: BatchMetadata, strategy_name: str) -> PlannedBatch:
+    """Plan one batch.
+
+    Raises:
+        InfeasibleError: a cap cannot be met.
+        SettingsError: the strategy does not honour the settings.
+    """
+    settings = replace(job.settings, strategy=strategy_name)
+    strategy = strategy_named(strategy_name)
+    plan = plan_step(batch, job.costs(batch), job.ranks, settings)
+    started = time.perf_counter()
+    costs = job.costs(batch)
+    problem = partition_problem(batch, costs, job.ranks, settings)
+    assignment = partition(problem, strategy, equal_microbatches=settings.equal_microbatches)
+    partitioned = time.perf_counter()
+    arrange(batch, costs, problem, assignment, strategy.vision)
+    arranged = time.perf_counter()
+    sent = embedding_bytes_sent(plan, batch, _token_bytes(job.architecture))
+    return PlannedBatch(
+        plan=plan,
+        metrics=plan_metrics(plan, batch, _exchange_ns(job, sent)),
+        all_to_all_bytes=2 * int(sent.sum()),
+        planning_ms=(partitioned - started) * 1e3,
+        vision_planning_ms=(arranged - partitioned) * 1e3,
+    )
+
+
+def strategy_row(job: Job, batches: Iterable[BatchMetadata], strategy: str) -> dict[str, Any]:
+    """One strategy over all batches: a row of the JSON output, or why it cannot be."""
+    try:
+        planned = [plan_batch(job, batch, strategy) for batch in batches]
+    except (InfeasibleError, SettingsError) as error:
+        return {"name": strategy, "infeasible": str(error)}
+    return {"name": strategy, **summary(planned)}
+
+
+def summary(planned: Sequence[PlannedBatch]) -> dict[str, Any]:
+    """Mean and maximum of every ratio, mean bytes a step, median and 95th percentile of planning times."""
+    result: dict[str, Any] = {}
+    for name in RATIOS:
+        values = np.array([getattr(each.metrics, name) for each in planned])
+        result[name] = {"mean": round(float(values.mean()), 6), "max": round(float(values.max()), 6)}
+    result["all_to_all_bytes"] = int(np.mean([each.all_to_all_bytes for each in planned]))
+    for name in ("planning_ms", "vision_planning_ms"):
+        times = np.array([getattr(each, name) for each in planned])
+        result[name] = {
+            "median": round(float(np.median(times)), 4),
+            "p95": round(float(np.percentile(times, 95)), 4),
+        }
+    return result
+
+
+def _exchange_ns(job: Job, sent: np.ndarray[Any, np.dtype[np.int64]]) -> int:
+    """Time of the embedding exchange of every micro-batch, forth and back, as the fullest rank sets it."""
+    seconds = 0.0
+    for fullest in sent.max(axis=1).tolist():
+        if fullest:
+            whole = fullest * job.ranks / max(1, job.ranks - 1)  # the model counts a rank's part for itself too
+            seconds += 2 * all_to_all_seconds(job.cluster, job.ranks, whole)
+    return int(seconds * 1e9)
+
+
+def _token_bytes(architecture: Architecture) -> int:
+    """Bytes of one merged token's embedding and its deepstack features."""
+    tapped = 0 if architecture.vision is None else len(architecture.vision.deepstack)
+    return architecture.language.hidden * _EMBEDDING_BYTES * (1 + tapped)

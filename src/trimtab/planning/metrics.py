@@ -1,0 +1,79 @@
+"""The ratios of the glossary (``schema.reports.GLOSSARY``) for a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.planning.routing import route_vision
+from trimtab.schema.metadata import BatchMetadata
+from trimtab.schema.plans import StepPlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanMetrics:
+    """How even a plan is; see the glossary.
+
+    Attributes:
+        step_ratio: predicted step time over the even share of its work.
+        bound_ratio: predicted step time over its lower bound.
+        attention_ratio: squared tokens of the busiest rank over the mean.
+        vision_ratio: encoder time of the busiest rank over the mean.
+        token_ratio: tokens of the fullest rank over the mean.
+    """
+
+    step_ratio: float
+    bound_ratio: float
+    attention_ratio: float
+    vision_ratio: float
+    token_ratio: float
+
+
+def plan_metrics(plan: StepPlan, batch: BatchMetadata, exchange_ns: int = 0) -> PlanMetrics:
+    """Ratios of a plan of whole samples.
+
+    Args:
+        plan: the plan.
+        batch: its samples.
+        exchange_ns: time spent exchanging embeddings, added to the predicted step time.
+    """
+    step_ns = plan.step_ns + exchange_ns
+    work = int(plan.language_ns.sum()) + int(plan.vision_ns.sum())
+    return PlanMetrics(
+        step_ratio=_ratio(step_ns, work / plan.ranks),
+        bound_ratio=_ratio(step_ns, plan.lower_bound_ns),
+        attention_ratio=largest_over_mean(_on_ranks(plan, batch.tokens.astype(np.float64) ** 2)),
+        vision_ratio=largest_over_mean(plan.vision_ns.sum(axis=0)),
+        token_ratio=largest_over_mean(_on_ranks(plan, batch.tokens)),
+    )
+
+
+def embedding_bytes_sent(plan: StepPlan, batch: BatchMetadata, token_bytes: int) -> NDArray[np.int64]:
+    """Bytes [M, R] of vision embeddings each rank sends to other ranks in the forward; the backward returns as many.
+
+    Args:
+        plan: the plan.
+        batch: its samples.
+        token_bytes: size of one token's embedding, deepstack features included.
+    """
+    sent = np.zeros((plan.micro_batches, plan.ranks), dtype=np.int64)
+    for micro_batch in range(plan.micro_batches):
+        route = route_vision(plan, batch, micro_batch)
+        leaving = route.source_rank != route.destination_rank
+        np.add.at(sent[micro_batch], route.source_rank[leaving], route.rows[leaving] * token_bytes)
+    return sent
+
+
+def largest_over_mean(loads: NDArray[np.int64] | NDArray[np.float64]) -> float:
+    """Largest rank over the mean; 1 where there is no load at all."""
+    return _ratio(float(loads.max()), float(loads.mean()))
+
+
+def _on_ranks(plan: StepPlan, values: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.bincount(plan.rank, weights=values, minlength=plan.ranks).astype(np.float64)
+
+
+def _ratio(value: float, reference: float) -> float:
+    return float(value / reference) if reference else 1.0

@@ -1,0 +1,181 @@
+"""``trimtab plan``: one row a strategy, bad input in one clear line, no torch."""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from trimtab.cli import plan
+from trimtab.errors import InfeasibleError, MetadataError, SettingsError, UnknownModelError
+from trimtab.planning.strategies import STRATEGIES
+
+
+def flat_table(path: Path, **columns: list[Any]) -> str:
+    rng = np.random.default_rng(0)
+    default = {"text_tokens": rng.integers(20, 4000, 100), "vision_tiles": rng.integers(0, 6, 100)}
+    pq.write_table(pa.table({**default, **columns}), path)
+    return str(path)
+
+
+def run(*arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    plan.add_arguments(parser)
+    return plan.run(parser.parse_args(arguments))
+
+
+def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert run(*arguments, "--json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+COMMON = ("--ranks", "4", "--batch-size", "32", "--model", "internvl-6b-20b")
+
+
+def test_json_has_a_row_for_every_strategy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = planned(capsys, flat_table(tmp_path / "t.parquet"), *COMMON)
+    head = {key: result[key] for key in ("ranks", "batch_size", "batches", "model", "sync")}
+    assert head == {"ranks": 4, "batch_size": 32, "batches": 4, "model": "internvl-6b-20b", "sync": "layer"}
+    assert [row["name"] for row in result["strategies"]] == list(STRATEGIES)
+    for row in result["strategies"]:
+        assert isinstance(row["all_to_all_bytes"], int)
+        assert row["planning_ms"].keys() == {"median", "p95"}
+        for ratio in ("step_ratio", "bound_ratio", "attention_ratio", "vision_ratio", "token_ratio"):
+            assert 1 <= row[ratio]["mean"] <= row[ratio]["max"]
+
+
+def test_ours_is_closest_to_the_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = planned(capsys, flat_table(tmp_path / "t.parquet"), *COMMON)
+    ratios = {row["name"]: row["bound_ratio"]["mean"] for row in result["strategies"]}
+    assert min(ratios, key=lambda name: ratios[name]) == "whole-sample"
+    assert ratios["as-is"] > 1.05
+
+
+def test_chosen_strategies_and_sync(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = flat_table(tmp_path / "t.parquet")
+    result = planned(capsys, table, *COMMON, "--sync", "step", "--strategy", "whole-sample", "as-is")
+    assert result["sync"] == "step"
+    assert [row["name"] for row in result["strategies"]] == ["whole-sample", "as-is"]
+
+
+def test_a_last_short_batch_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = flat_table(tmp_path / "t.parquet", text_tokens=[500] * 9, vision_tiles=[0] * 9)
+    result = planned(capsys, table, "--ranks", "4", "--batch-size", "8", "--model", "internvl-6b-20b")
+    assert result["batches"] == 2
+    assert result["strategies"][0]["step_ratio"]["max"] == 4.0  # one sample on four ranks
+
+
+def test_a_strategy_that_cannot_fit_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = planned(capsys, flat_table(tmp_path / "t.parquet"), *COMMON, "--micro-batch-tokens", "1000")
+    assert all("degree of" in row["infeasible"] for row in result["strategies"])
+
+
+def test_micro_batches_are_cut_for_every_strategy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = planned(capsys, flat_table(tmp_path / "t.parquet"), *COMMON, "--micro-batch-tokens", "8000")
+    assert not any("infeasible" in row for row in result["strategies"])
+
+
+def test_device_memory_caps_micro_batches_where_a_cluster_is_named(tmp_path: Path) -> None:
+    table = flat_table(tmp_path / "t.parquet")
+    with pytest.raises(
+        InfeasibleError, match=r"internvl-6b-20b, fully sharded over 2 ranks, leaves no room on .* 80 GB"
+    ):
+        run(table, "--ranks", "2", "--batch-size", "32", "--model", "internvl-6b-20b", "--cluster", "h800")
+
+
+def test_fitted_coefficients_replace_the_language_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    coefficients = tmp_path / "cost.json"
+    coefficients.write_text(json.dumps({"a": 0.0, "b": 0.0, "c": 1e9}))
+    result = planned(capsys, flat_table(tmp_path / "t.parquet"), *COMMON, "--cost", str(coefficients))
+    by_name = {row["name"]: row for row in result["strategies"]}
+    assert by_name["equal-count"]["step_ratio"]["mean"] < 1.1  # all that counts now is the number of samples
+
+
+def test_a_checkpoint_folder_names_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    config = {
+        "model_type": "qwen2_5_vl",
+        "text_config": {
+            "hidden_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 96,
+            "vocab_size": 300,
+        },
+        "vision_config": {"hidden_size": 32, "depth": 2},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    arguments = (flat_table(tmp_path / "t.parquet"), "--ranks", "4", "--batch-size", "32", "--model", str(folder))
+    assert planned(capsys, *arguments)["model"] == "my-model"
+
+
+def test_the_table_for_people_fits_eighty_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(flat_table(tmp_path / "t.parquet"), *COMMON, "--explain") == 0
+    shown = capsys.readouterr()
+    assert all(name in shown.out for name in STRATEGIES)
+    assert "…" not in shown.out
+    assert "whole-sample, first batch" in shown.err
+
+
+def test_the_demo_needs_no_table_and_no_torch() -> None:
+    script = (
+        "import argparse, sys\n"
+        "from trimtab.cli import plan\n"
+        "parser = argparse.ArgumentParser(); plan.add_arguments(parser)\n"
+        "plan.run(parser.parse_args(['--demo', '--json']))\n"
+        "assert not {'torch', 'ray', 'transformers'} & set(sys.modules), 'heavy imports'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    rows = {row["name"]: row for row in json.loads(done.stdout)["strategies"]}
+    assert rows["whole-sample"]["step_ratio"]["mean"] < 1.05 < rows["as-is"]["step_ratio"]["mean"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"text_tokens": [5, -3], "vision_tiles": [0, 0]}, r"-3.*negative|negative.*-3"),
+        ({"text_tokens": [5.0, float("nan")], "vision_tiles": [0, 0]}, r"text_tokens must hold whole numbers"),
+        ({"text_tokens": [5, None], "vision_tiles": [0, 0]}, r"text_tokens has no value in row 1"),
+        ({"text_tokens": pa.array([], pa.int32()), "vision_tiles": pa.array([], pa.int32())}, r"no sample"),
+    ],
+)
+def test_bad_tables_are_refused_in_one_line(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
+    with pytest.raises(MetadataError, match=message):
+        run(flat_table(tmp_path / "t.parquet", **columns), *COMMON)
+
+
+def test_a_missing_column_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"vision_tiles": [1]}), path)
+    with pytest.raises(MetadataError, match="text_tokens is missing"):
+        run(str(path), *COMMON)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((), SettingsError, r"give a metadata table, or --demo"),
+        (("t", "--demo"), SettingsError, r"leave one out"),
+        (("t", "--ranks", "4"), SettingsError, r"--batch-size is missing"),
+        (("--demo", "--ranks", "-4"), SettingsError, r"--ranks -4 must be at least 1"),
+        (("--demo", "--strategy", "best"), SettingsError, r"'best' is unknown; choose one of as-is"),
+        (("--demo", "--model", "gpt"), UnknownModelError, r"'gpt' is not bundled"),
+        (("--demo", "--cluster", "tpu"), SettingsError, r"'tpu': neither a file nor"),
+        (("--demo", "--cost", "none.json"), SettingsError, r"none.json: no such file"),
+        (("--demo", "--micro-batch-tokens", "0"), SettingsError, r"max_tokens_per_micro_batch=0"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments: tuple[str, ...], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        run(*arguments)
