@@ -98,8 +98,10 @@ def _lanes(caps: list[int]) -> tuple[list[int], int]:
 
 def _joined(loads: NDArray[np.int64], shifts: list[int]) -> list[int]:
     """Each row's loads [N, K] side by side; as Python's whole numbers, since they may take more than 64 bits."""
-    columns = (loads[:, column].astype(object) << shift for column, shift in enumerate(shifts))
-    return list(sum(columns))
+    joined = np.zeros(len(loads), dtype=object)
+    for column, shift in enumerate(shifts):
+        joined += loads[:, column].astype(object) << shift
+    return joined.tolist()
 
 
 def _volumes(loads: NDArray[np.int64], caps: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -14,9 +14,7 @@ def random_batches(samples: int, batch: int, rng: np.random.Generator) -> Packs:
     return _of_equal_size(rng.permutation(samples)[:kept].astype(np.int64), batch)
 
 
-def length_grouped_batches(
-    tokens: NDArray[np.int64], batch: int, ranks: int, rng: np.random.Generator
-) -> Packs:
+def length_grouped_batches(tokens: NDArray[np.int64], batch: int, ranks: int, rng: np.random.Generator) -> Packs:
     """Batches of similar length, as LLaVA's training groups them (LengthGroupedSampler).
 
     Shuffled samples are taken ``batch * ranks`` at a time, and longest first each goes to the rank with fewest tokens
@@ -37,16 +35,6 @@ def length_grouped_batches(
         taken[every, rank] += 1
         held[every, rank] += tokens[row]
     return _of_equal_size(batches.ravel(), batch)
-
-
-def padded_language(batches: Packs, load: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64 [P], language load of padded batches: every sample counts as the largest of its batch.
-
-    Args:
-        batches: the batches.
-        load: int64 [N], tokens, or a time that rises with tokens alone.
-    """
-    return batches.largest(load) * batches.counts
 
 
 def _of_equal_size(rows: NDArray[np.int64], batch: int) -> Packs:

@@ -63,7 +63,7 @@ def pack_next_pool(
 def _emptiest(
     packs: Packs, loads: NDArray[np.int64], caps: NDArray[np.int64], *, already_carried: int, most: int
 ) -> NDArray[np.bool_]:
-    """bool [P], packs whose samples wait: emptier than the mean, none of them carried before, ``most`` samples."""
+    """Packs whose samples wait, bool [P]: emptier than the mean, no sample carried before, at most ``most`` samples."""
     fill = (packs.sums(loads) / caps).max(axis=1)
     fresh = packs.largest((np.arange(len(loads)) < already_carried).astype(np.int64)) == 0
     candidates = np.flatnonzero(fresh & (fill < fill.mean()))

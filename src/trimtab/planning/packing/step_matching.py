@@ -102,14 +102,13 @@ def _orders(
 
 
 def dist_ratios(loads: NDArray[np.int64]) -> NDArray[np.float64]:
-    """float64 [S, K], idle share of the ranks in each step: 1 - mean / max over ranks of ``loads`` (int64 [S, R, K])."""
-    largest = loads.max(axis=1, initial=0)
-    return np.asarray(1 - loads.mean(axis=1) / np.maximum(largest, 1), dtype=np.float64) * (largest > 0)
+    """float64 [S, K], idle share of a step: 1 - mean / max over the ranks of ``loads`` (int64 [S, R, K])."""
+    largest = np.maximum(loads.max(axis=1), 1)
+    idle: NDArray[np.float64] = (largest - loads.mean(axis=1)) / largest
+    return np.where(loads.any(axis=1), idle, 0.0)
 
 
-def _padded(
-    groups: NDArray[np.int64], rest: NDArray[np.int64], loads: NDArray[np.int64], multiple: int
-) -> StepGroups:
+def _padded(groups: NDArray[np.int64], rest: NDArray[np.int64], loads: NDArray[np.int64], multiple: int) -> StepGroups:
     """Append the short group, filled up with copies of its lightest pack, and whole groups of copies."""
     ranks = groups.shape[1]
     wanted = -(-(len(groups) + (len(rest) > 0)) // multiple) * multiple
