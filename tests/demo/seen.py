@@ -10,8 +10,6 @@ from scipy import ndimage
 
 from trimtab.demo.shapes import COLOURS, NUMBERS
 
-FILL_OF_BOX = {"circle": np.pi / 4, "square": 1.0, "triangle": 0.5}
-
 
 def picture(path: Path) -> NDArray[np.uint8]:
     return np.asarray(Image.open(path).convert("RGB"))
@@ -33,12 +31,10 @@ def colour(pixels: NDArray[np.uint8]) -> str:
 
 
 def count(pixels: NDArray[np.uint8]) -> str:
-    return NUMBERS[len(_shapes(pixels))]
-
-
-def kind(pixels: NDArray[np.uint8]) -> str:
-    fill = float(np.median([box.mean() for box in _shapes(pixels)]))
-    return min(FILL_OF_BOX, key=lambda name: abs(FILL_OF_BOX[name] - fill))
+    mask = shape_mask(pixels)
+    sizes = np.bincount(ndimage.label(mask)[0].ravel())[1:]
+    # specks left by JPEG are not shapes
+    return NUMBERS[int((sizes > 0.01 * mask.size).sum())]
 
 
 def direction(clip: list[NDArray[np.uint8]]) -> str:
@@ -47,10 +43,3 @@ def direction(clip: list[NDArray[np.uint8]]) -> str:
     if abs(dx) > abs(dy):
         return "right" if dx > 0 else "left"
     return "down" if dy > 0 else "up"
-
-
-def _shapes(pixels: NDArray[np.uint8]) -> list[NDArray[np.bool_]]:
-    """The mask within the bounding box of each shape; specks left by JPEG are not shapes."""
-    mask = shape_mask(pixels)
-    boxes = [mask[box] for box in ndimage.find_objects(ndimage.label(mask)[0])]
-    return [box for box in boxes if box.sum() > 0.01 * mask.size]

@@ -14,10 +14,14 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from trimtab.demo.decks import Deck
 from trimtab.demo.pools import MediaFile, write_clips, write_pictures
 from trimtab.demo.questions import Question, QuestionKind, about_clip, about_picture, about_pictures, about_text
 from trimtab.demo.settings import DatasetSettings
 from trimtab.demo.shapes import MovingScene, Scene
+
+Picture = MediaFile[Scene]
+Clip = MediaFile[MovingScene]
 
 _FEWEST_FILES = 8
 
@@ -101,9 +105,9 @@ def _write_split(
     scenes = write_pictures(folder, name, pictures, settings, rng, on_file)
     moving = write_clips(folder, name, clips, settings, rng, on_file)
     with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as lines:
+        asker = _Asker(scenes, moving, list(settings.shares), rng)
         for index, kind in enumerate(_question_kinds(samples, settings, rng)):
-            sample = _ask(kind, scenes, moving, rng)
-            lines.write(json.dumps(record(f"{name}-{index:05d}", sample)) + "\n")
+            lines.write(json.dumps(record(f"{name}-{index:05d}", asker.ask(kind))) + "\n")
 
 
 def _file_counts(samples: int, settings: DatasetSettings) -> tuple[int, int]:
@@ -122,30 +126,41 @@ def _question_kinds(samples: int, settings: DatasetSettings, rng: np.random.Gene
     return [kinds[index] for index in rng.permutation(np.searchsorted(bounds, places)).tolist()]
 
 
-def _ask(
-    kind: QuestionKind,
-    pictures: Sequence[MediaFile[Scene]],
-    clips: Sequence[MediaFile[MovingScene]],
-    rng: np.random.Generator,
-) -> DemoSample:
-    if kind == "text":
-        return DemoSample(about_text(rng), ())
-    if kind in ("where", "pick"):
-        pair = _unlike_pair(pictures, rng)
-        question = about_pictures(kind, [picture.scene for picture in pair], rng)
+class _Asker:
+    """Asks about a split's files, about each as often as about any other."""
+
+    def __init__(
+        self,
+        pictures: Sequence[Picture],
+        clips: Sequence[Clip],
+        kinds: Sequence[QuestionKind],
+        rng: np.random.Generator,
+    ) -> None:
+        self._pictures = tuple(pictures)
+        self._rng = rng
+        self._picture_decks = {kind: Deck(pictures, rng) for kind in kinds}
+        self._clip_decks = {kind: Deck(clips, rng) for kind in kinds}
+
+    def ask(self, kind: QuestionKind) -> DemoSample:
+        """One sample of this kind of question."""
+        if kind == "text":
+            return DemoSample(about_text(self._rng), ())
+        if kind in ("clip_colour", "direction"):
+            clip = self._clip_decks[kind].deal()
+            return DemoSample(about_clip(kind, clip.scene), (("video", clip.path),))
+        picture = self._picture_decks[kind].deal()
+        if kind in ("where", "pick"):
+            return self._ask_about_two(kind, picture)
+        return DemoSample(about_picture(kind, picture.scene), (("image", picture.path),))
+
+    def _ask_about_two(self, kind: QuestionKind, asked: Picture) -> DemoSample:
+        """Put a picture of another colour before or after the one asked about."""
+        others = [picture for picture in self._pictures if picture.scene.colour != asked.scene.colour]
+        place = int(self._rng.integers(2))
+        pair = [others[int(self._rng.integers(len(others)))]]
+        pair.insert(place, asked)
+        question = about_pictures(kind, asked.scene.colour, place)
         return DemoSample(question, tuple(("image", picture.path) for picture in pair))
-    if kind in ("clip_colour", "direction"):
-        clip = clips[int(rng.integers(len(clips)))]
-        return DemoSample(about_clip(kind, clip.scene), (("video", clip.path),))
-    picture = pictures[int(rng.integers(len(pictures)))]
-    return DemoSample(about_picture(kind, picture.scene), (("image", picture.path),))
-
-
-def _unlike_pair(pictures: Sequence[MediaFile[Scene]], rng: np.random.Generator) -> list[MediaFile[Scene]]:
-    """Two pictures of different colours; a pool has at least two colours."""
-    first = pictures[int(rng.integers(len(pictures)))]
-    others = [picture for picture in pictures if picture.scene.colour != first.scene.colour]
-    return [first, others[int(rng.integers(len(others)))]]
 
 
 @contextmanager

@@ -9,9 +9,10 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from trimtab.demo.decks import Deck
 from trimtab.demo.images import write_picture
 from trimtab.demo.settings import DatasetSettings
-from trimtab.demo.shapes import MovingScene, Scene, random_moving_scene, random_scene
+from trimtab.demo.shapes import COLOURS, DIRECTIONS, MovingScene, Scene, moving_scene, still_scene
 from trimtab.demo.sizes import heavy_tailed
 from trimtab.demo.videos import write_clip
 
@@ -41,12 +42,13 @@ def write_pictures(
     """Write ``count`` pictures into ``folder/media``; every fourth is a PNG, the others JPEG."""
     low, high = settings.picture_side_range
     sides = heavy_tailed(count, settings.picture_side, settings.picture_spread, (low, high), rng)
+    colours, counts = Deck(tuple(COLOURS), rng), Deck((1, 2, 3, 4), rng)
     pictures = []
     for index, side in enumerate(sides.tolist()):
         stretch = _STRETCH ** rng.uniform(-1.0, 1.0)
         width, height = (int(np.clip(edge, low, high)) for edge in (side * stretch, side / stretch))
         path = f"media/{name}-{index:04d}.{'png' if index % _PNG_EVERY == 0 else 'jpg'}"
-        scene = random_scene(rng, width, height)
+        scene = still_scene(rng, width, height, colour=colours.deal(), count=counts.deal())
         write_picture(folder / path, scene)
         pictures.append(MediaFile(path, scene))
         on_file()
@@ -63,12 +65,13 @@ def write_clips(
 ) -> list[MediaFile[MovingScene]]:
     """Write ``count`` clips into ``folder/media``."""
     durations = heavy_tailed(count, settings.clip_seconds, settings.clip_spread, settings.clip_seconds_range, rng)
+    colours, directions = Deck(tuple(COLOURS), rng), Deck(DIRECTIONS, rng)
     clips = []
     for index, seconds in enumerate(durations.tolist()):
         side = settings.clip_sides[int(rng.integers(len(settings.clip_sides)))]
         frames = max(round(seconds * settings.clip_fps), 2)
         path = f"media/{name}-{index:04d}.mp4"
-        clip = random_moving_scene(rng, side, side, frames, settings.clip_fps)
+        clip = moving_scene(rng, side, frames, settings.clip_fps, colour=colours.deal(), direction=directions.deal())
         write_clip(folder / path, clip)
         clips.append(MediaFile(path, clip))
         on_file()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from trimtab.demo.shapes import COLOURS, DIRECTIONS, KINDS, NUMBERS, MovingScene, Scene
+from trimtab.demo.shapes import COLOURS, DIRECTIONS, NUMBERS, MovingScene, Scene
 
-QuestionKind = Literal["colour", "count", "shape", "clip_colour", "direction", "where", "pick", "text"]
+QuestionKind = Literal["colour", "count", "clip_colour", "direction", "where", "pick", "text"]
 
 ORDINALS = ("first", "second")
 THINGS = ("ball", "box", "cup", "door", "hat", "kite", "lamp", "shoe")
@@ -19,7 +18,6 @@ THINGS = ("ball", "box", "cup", "door", "hat", "kite", "lamp", "shoe")
 _ABOUT_ONE: dict[QuestionKind, str] = {
     "colour": "Which colour are the shapes?",
     "count": "How many shapes are there?",
-    "shape": "Which shape is it?",
     "clip_colour": "Which colour is moving?",
     "direction": "Which way does it move?",
 }
@@ -36,12 +34,12 @@ class Question:
 
 def answers() -> tuple[str, ...]:
     """Every word that may be an answer."""
-    return (*COLOURS, *NUMBERS[1:], *KINDS, *DIRECTIONS, *ORDINALS)
+    return (*COLOURS, *NUMBERS[1:], *DIRECTIONS, *ORDINALS)
 
 
 def about_picture(kind: QuestionKind, scene: Scene) -> Question:
-    """A question about one picture: "colour", "count" or "shape"."""
-    answer = {"colour": scene.colour, "count": NUMBERS[len(scene.shapes)], "shape": scene.shapes[0].kind}[kind]
+    """A question about one picture: "colour" or "count"."""
+    answer = {"colour": scene.colour, "count": NUMBERS[len(scene.shapes)]}[kind]
     return Question(kind, _ABOUT_ONE[kind], answer)
 
 
@@ -51,13 +49,11 @@ def about_clip(kind: QuestionKind, clip: MovingScene) -> Question:
     return Question(kind, _ABOUT_ONE[kind], answer)
 
 
-def about_pictures(kind: QuestionKind, scenes: Sequence[Scene], rng: np.random.Generator) -> Question:
-    """A question about two pictures of different colours: "where" or "pick"."""
-    index = int(rng.integers(2))
-    colour = scenes[index].colour
+def about_pictures(kind: QuestionKind, colour: str, place: int) -> Question:
+    """A question about two pictures of which the one at ``place`` (0 or 1) shows ``colour``: "where" or "pick"."""
     if kind == "where":
-        return Question(kind, f"In which picture is {colour}?", ORDINALS[index])
-    return Question("pick", f"Which colour is in the {ORDINALS[index]} picture?", colour)
+        return Question(kind, f"In which picture is {colour}?", ORDINALS[place])
+    return Question(kind, f"Which colour is in the {ORDINALS[place]} picture?", colour)
 
 
 def about_text(rng: np.random.Generator) -> Question:

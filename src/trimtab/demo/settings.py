@@ -41,7 +41,6 @@ class DatasetSettings:
         default_factory=lambda: {
             "colour": 4.0,
             "count": 2.0,
-            "shape": 1.0,
             "clip_colour": 2.0,
             "direction": 1.0,
             "where": 1.0,

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 ShapeKind = Literal["circle", "square", "triangle"]
@@ -97,12 +96,9 @@ class MovingScene:
         return replace(self.still, shapes=(moved,))
 
 
-def random_scene(rng: np.random.Generator, width: int, height: int) -> Scene:
-    """One to four equal shapes, each in its own quarter of the picture."""
-    count = int(rng.integers(1, 5))
-    kind = KINDS[rng.integers(len(KINDS))]
-    colour = tuple(COLOURS)[rng.integers(len(COLOURS))]
-    quarters: NDArray[np.int64] = rng.permutation(4)[:count]
+def still_scene(rng: np.random.Generator, width: int, height: int, *, colour: str, count: int) -> Scene:
+    """``count`` equal shapes (1-4), each in its own quarter of the picture; kind, places and ground are random."""
+    kind = KINDS[int(rng.integers(len(KINDS)))]
     shapes = tuple(
         Shape(
             kind=kind,
@@ -111,22 +107,27 @@ def random_scene(rng: np.random.Generator, width: int, height: int) -> Scene:
             y=0.27 + 0.46 * (quarter // 2) + rng.uniform(-0.03, 0.03),
             radius=0.2,
         )
-        for quarter in quarters.tolist()
+        for quarter in rng.permutation(4)[:count].tolist()
     )
-    return Scene(width, height, int(rng.integers(100, 150)), shapes)
+    return Scene(width, height, _random_ground(rng), shapes)
 
 
-def random_moving_scene(rng: np.random.Generator, width: int, height: int, frames: int, fps: int) -> MovingScene:
-    """One shape that crosses the picture left, right, up or down."""
+def moving_scene(
+    rng: np.random.Generator, side: int, frames: int, fps: int, *, colour: str, direction: Direction
+) -> MovingScene:
+    """One shape that crosses half of a square picture; kind, size, path and ground are random."""
     shape = Shape(
-        kind=KINDS[rng.integers(len(KINDS))],
-        colour=tuple(COLOURS)[rng.integers(len(COLOURS))],
+        kind=KINDS[int(rng.integers(len(KINDS)))],
+        colour=colour,
         x=rng.uniform(0.45, 0.55),
         y=rng.uniform(0.45, 0.55),
         radius=rng.uniform(0.22, 0.3),
     )
-    still = Scene(width, height, int(rng.integers(100, 150)), (shape,))
-    return MovingScene(still, DIRECTIONS[rng.integers(4)], travel=0.5, frames=frames, fps=fps)
+    return MovingScene(Scene(side, side, _random_ground(rng), (shape,)), direction, 0.5, frames, fps)
+
+
+def _random_ground(rng: np.random.Generator) -> int:
+    return int(rng.integers(100, 150))
 
 
 def _draw_shape(canvas: ImageDraw.ImageDraw, shape: Shape, width: int, height: int) -> None:
