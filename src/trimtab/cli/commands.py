@@ -25,5 +25,6 @@ class Command:
 COMMANDS = (
     Command("scan", "scan", "read a dataset's sizes from file headers into a metadata table"),
     Command("plan", "plan", "compare strategies on a metadata table, in seconds, without loading a model"),
+    Command("fit", "fit", "fit the cost model to a run's recorded steps"),
     Command("train", "train", "train a model, every rank equally busy", own_parser=True),
 )
