@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -21,7 +23,7 @@ def test_the_rate_rises_to_its_peak_and_falls_to_its_share() -> None:
     assert rates[0] == pytest.approx(0.025)
     assert rates[3] == rates[4] == pytest.approx(0.1)
     assert rates[-1] == pytest.approx(0.02)
-    assert all(later <= earlier for earlier, later in zip(rates[4:], rates[5:], strict=False))
+    assert all(later <= earlier for earlier, later in pairwise(rates[4:]))
 
 
 def test_only_matrices_decay() -> None:

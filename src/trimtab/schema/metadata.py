@@ -101,7 +101,7 @@ class BatchMetadata:
     @property
     def patches(self) -> NDArray[np.int64]:
         """int64 [V], patches before merging."""
-        return self.grid_thw.prod(axis=1, dtype=np.int64)
+        return np.asarray(self.grid_thw.prod(axis=1, dtype=np.int64))
 
     @property
     def visual_tokens(self) -> NDArray[np.int64]:
@@ -117,7 +117,7 @@ class BatchMetadata:
     def tokens(self) -> NDArray[np.int64]:
         """int64 [N], language-model tokens of each sample: text plus visual placeholders."""
         visual = np.concatenate([[0], np.cumsum(self.visual_tokens, dtype=np.int64)])
-        return self.text_tokens + visual[self.visual_offsets[1:]] - visual[self.visual_offsets[:-1]]
+        return np.asarray(self.text_tokens + np.diff(visual[self.visual_offsets]))
 
     @staticmethod
     def from_samples(samples: Sequence[SampleMetadata], merge_size: int) -> BatchMetadata:

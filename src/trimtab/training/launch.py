@@ -59,12 +59,14 @@ def run_rank(train: Train, settings: Any) -> int:
     """Join the other ranks, train, leave; returns the exit code."""
     import torch
     import torch.distributed as dist
+    from transformers.utils import logging
 
     from trimtab.runtime.groups import join
 
     if not torch.cuda.is_available():
         local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // local_ranks))
+    logging.disable_progress_bar()
     ranks = join(timeout_s=settings.timeout_s)
     done = train(settings, ranks)
     dist.destroy_process_group()

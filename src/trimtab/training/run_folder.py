@@ -12,6 +12,9 @@ import yaml
 from trimtab.schema.reports import StepReport
 
 
+BAD_SAMPLES = "bad_samples.json"
+
+
 class RunFolder:
     """Written by rank 0 only."""
 
@@ -20,6 +23,8 @@ class RunFolder:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._steps = folder / "steps.jsonl"
+        if first_step == 0:
+            (folder / BAD_SAMPLES).unlink(missing_ok=True)
         kept = [line for line in self._lines() if json.loads(line)["step"] < first_step]
         self._steps.write_text("".join(f"{line}\n" for line in kept))
 
@@ -32,6 +37,17 @@ class RunFolder:
         """Append one step."""
         with self._steps.open("a") as file:
             file.write(json.dumps(report.to_json()) + "\n")
+
+    def write_bad_samples(self, step: int, bad: list[tuple[str, str]]) -> None:
+        """Add (sample id, reason) pairs of a step to ``bad_samples.json``."""
+        path = self.folder / BAD_SAMPLES
+        known = json.loads(path.read_text()) if path.exists() else []
+        self.write_json(BAD_SAMPLES, known + [{"step": step, "sample_id": name, "reason": why} for name, why in bad])
+
+    def bad_samples(self) -> list[dict[str, Any]]:
+        """All samples this run could not load."""
+        path = self.folder / BAD_SAMPLES
+        return json.loads(path.read_text()) if path.exists() else []
 
     def write_json(self, name: str, value: Any) -> None:
         """Write one JSON file aside and rename it."""

@@ -46,6 +46,7 @@ def train(settings: SFTSettings, ranks: Ranks) -> bool:
         ) as progress:
             folder = _open_folder(job, first_step)
             done = _train_steps(job, loader, first_step, progress, folder, stop)
+            _list_bad_samples(progress, folder)
             _save(job, loader)
             if done:
                 _finish(job, progress, folder)
@@ -69,6 +70,8 @@ def _train_steps(
         job.sampler.consumed(step)
         if folder:
             folder.write_step(outcome.report)
+            if loaded.bad_samples:
+                folder.write_bad_samples(step, loaded.bad_samples)
         progress.step(outcome.report)
         skipped = skipped + 1 if outcome.report.grad_norm is None else 0
         if skipped > settings.optimizer.max_skipped_steps:
@@ -127,6 +130,14 @@ def _open_folder(job: Job, first_step: int) -> RunFolder | None:
     folder = RunFolder(job.settings.folder, first_step=first_step)
     folder.write_settings(job.settings)
     return folder
+
+
+def _list_bad_samples(progress: RunProgress, folder: RunFolder | None) -> None:
+    bad = folder.bad_samples() if folder else []
+    if bad:
+        progress.say(f"{len(bad)} samples could not be loaded and carried no loss:")
+    for entry in bad:
+        progress.say(f"  step {entry['step']}, {entry['sample_id']}: {entry['reason']}")
 
 
 def _finish(job: Job, progress: RunProgress, folder: RunFolder | None) -> None:
