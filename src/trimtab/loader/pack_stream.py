@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.errors import CheckpointError, InfeasibleError, SettingsError
+from trimtab.errors import CheckpointError, InfeasibleError, MetadataError, SettingsError
 from trimtab.planning.packing.pools import PoolCarry, pack_next_pool
 from trimtab.planning.packing.problem import PackProblem
 from trimtab.planning.packing.settings import PackSettings
@@ -101,6 +101,7 @@ class PackStream:
 
         Raises:
             InfeasibleError: a sample exceeds a cap, and nobody is told of such.
+            MetadataError: a sample has another number of loads, or a negative one.
         """
         samples = iter(self._source(self._read))
         ended = False
@@ -188,6 +189,9 @@ class PackStream:
         return ended
 
     def _fitting(self, fresh: list[tuple[str, Sequence[int]]]) -> list[tuple[str, tuple[int, ...]]]:
+        for key, loads in fresh:
+            if len(loads) != len(self._caps):
+                raise MetadataError(f"sample {key}: {len(loads)} loads {loads}, but caps name {', '.join(self._caps)}")
         samples = [(key, tuple(int(load) for load in loads)) for key, loads in fresh]
         problem = self._problem([loads for _, loads in samples])
         oversized = problem.oversized().tolist()
