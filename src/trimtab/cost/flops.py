@@ -77,11 +77,12 @@ def vision_frame_linear_flops(vision: VisionArchitecture, grids: NDArray[np.int6
     Returns:
         float64 [V].
     """
-    patches = (grids[:, 0] * grids[:, 1]).astype(np.float64)
     embedding = 3 * vision.temporal_patch * vision.patch**2 * vision.width
-    projector = sum(rows * columns for rows, columns in vision.projector)
-    blocks = vision_patch_params(vision) * (patches + vision.extra_tokens)
-    return 2.0 * (embedding * patches + blocks + projector * patches / vision.projector_patches)
+    projector = sum(rows * columns for rows, columns in vision.projector) / vision.projector_patches
+    blocks = vision_patch_params(vision)
+    patches = grids[:, 0] * grids[:, 1]
+    per_patch, per_frame = 2.0 * (embedding + blocks + projector), 2.0 * blocks * vision.extra_tokens
+    return np.asarray(per_patch * patches + per_frame, dtype=np.float64)
 
 
 def vision_frame_attention_flops(

@@ -1,7 +1,8 @@
 """Exchange items between bins until the slowest bin is close to the bound.
 
-Each round pairs the slowest bins with the lightest ones and makes, in every pair at once, the move or swap that
-evens it best. Where no pair improves, the slowest bin is tried against all others. Rounds are counted, never timed.
+Each round deals the lightest bins to the slowest ones and makes, for every slow bin at once, the move or swap with one
+of its light bins that evens the two best. Where that improves nothing, the slowest bin is tried against all others.
+Rounds are counted, never timed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from trimtab.planning.bins import Bins
 
 # Candidate exchanges looked at in one round; with more, fewer pairs take part.
 _MOST_CANDIDATES = 1 << 20
+# Light bins dealt to one slow bin in a round.
+_MOST_TAKERS = 8
 # Pairs exchange only their smallest items: 24 x 24 differences are fine enough, and larger items gain nothing.
 _SMALLEST_ITEMS = 24
 
@@ -84,13 +87,15 @@ class _Search:
         return members
 
     def even_pairs(self, target: float) -> bool:
-        """Even the bins above target with as many of the lightest; False where that helped none."""
+        """Even each bin above target with one of the light bins dealt to it; False where the slowest gained nothing."""
         by_time = np.argsort(self.time, kind="stable")
-        above = int((self.time > target).sum())
-        pairs = min(above, self.bins.count // 2, self._most_pairs())
-        found = self._best(by_time[::-1][:pairs], by_time[:pairs], self._smallest_cells())
-        better = found.after < self.time[found.givers]
-        self._apply(found, np.flatnonzero(better))
+        slow = min(int((self.time > target).sum()), self.bins.count // 2, self._most_pairs())
+        dealt = max(1, min((self.bins.count - slow) // slow, _MOST_TAKERS, self._most_pairs() // slow))
+        takers = by_time[: slow * dealt].reshape(dealt, slow).T.ravel()
+        found = self._best(np.repeat(by_time[::-1][:slow], dealt), takers, self._smallest_cells())
+        best = found.after.reshape(slow, dealt).argmin(axis=1) + dealt * np.arange(slow)
+        better = found.after[best] < self.time[found.givers[best]]
+        self._apply(found, best[better])
         return bool(better[0])
 
     def relieve_slowest(self) -> bool:

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from trimtab.planning.bins import Bins
 
+_MOST_LOAD = 2**62
+
 
 def lpt(bins: Bins) -> NDArray[np.int64] | None:
     """Give each item, longest first, to the bin that finishes earliest with room for it.
@@ -28,17 +30,23 @@ def _start(bins: Bins) -> list[int]:
 
 
 def _lpt_free(bins: Bins) -> NDArray[np.int64]:
-    """Without caps. A heap entry is load * B + bin, one number, which halves the time against pairs."""
+    """Without caps. A heap entry is load * B + bin, one number, which takes a third of the time of pairs."""
     count = bins.count
     heap = [load * count + index for index, load in enumerate(_start(bins))]
     heapq.heapify(heap)
     replace = heapq.heapreplace
-    chosen = []
-    for cost in bins.cost.tolist():
-        lightest = heap[0]
-        chosen.append(lightest % count)
-        replace(heap, lightest + cost * count)
-    return np.array(chosen, dtype=np.int64)
+    lightest = []
+    keyed = bins.cost.astype(object) * count if _overflows(bins) else bins.cost * count
+    for cost in keyed.tolist():
+        lightest.append(heap[0])
+        replace(heap, heap[0] + cost)
+    return (np.array(lightest, dtype=keyed.dtype) % count).astype(np.int64)
+
+
+def _overflows(bins: Bins) -> bool:
+    """Whether load * B may pass 64 bits."""
+    largest = int(bins.cost.max(initial=0)) * len(bins.cost) + max(_start(bins))
+    return largest > _MOST_LOAD // bins.count
 
 
 def _lpt_capped(bins: Bins) -> NDArray[np.int64] | None:
