@@ -70,7 +70,7 @@ class ModelSettings:
 
     hidden_size: int = 64
     intermediate_size: int = 128
-    layers: int = 3
+    layers: int = 2
     heads: int = 4
     key_value_heads: int = 2
     mrope_section: tuple[int, int, int] = (4, 2, 2)
@@ -102,9 +102,9 @@ class TrainingSettings:
         max_grad_norm: gradients are scaled down to this norm.
     """
 
-    steps: int = 120
-    samples_per_step: int = 12
-    learning_rate: float = 4e-3
+    steps: int = 100
+    samples_per_step: int = 16
+    learning_rate: float = 6e-3
     warmup_steps: int = 8
     final_share: float = 0.05
     beta2: float = 0.98
@@ -123,7 +123,7 @@ class DemoSettings:
     """
 
     seed: int = 0
-    train: int = 1440
+    train: int = 1600
     held_out: int = 200
     dataset: DatasetSettings = field(default_factory=DatasetSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
