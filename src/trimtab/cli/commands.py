@@ -23,6 +23,7 @@ class Command:
 
 
 COMMANDS = (
+    Command("demo", "demo", "train a small model on generated images and videos, balanced and not, and compare"),
     Command("scan", "scan", "read a dataset's sizes from file headers into a metadata table"),
     Command("plan", "plan", "compare strategies on a metadata table, in seconds, without loading a model"),
     Command("fit", "fit", "fit the cost model to a run's recorded steps"),

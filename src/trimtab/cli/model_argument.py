@@ -47,8 +47,7 @@ def resolve_model(args: argparse.Namespace) -> tuple[Family, VisionGeometry]:
             return family, replace(family.defaults, **limits)
     known = ", ".join(family.name for family in FAMILIES)
     raise UnknownModelError(
-        f"--model {args.model}: neither a folder nor a known family ({known}); download the checkpoint, "
-        "give its folder"
+        f"--model {args.model}: neither a folder nor a known family ({known}); download the checkpoint, give its folder"
     )
 
 
@@ -58,12 +57,9 @@ def load_tokenizer(args: argparse.Namespace) -> Any:
     Raises:
         SettingsError: no folder is named, or it holds no tokenizer.
     """
+    from trimtab.loader.tokenizer import load_tokenizer as load
+
     folder = args.tokenizer or args.model
     if not Path(folder).is_dir():
         raise SettingsError(f"no tokenizer: {folder} is not a folder; give --tokenizer FOLDER")
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise SettingsError(f"{folder}: holds no readable tokenizer ({error}); give --tokenizer FOLDER") from error
+    return load(folder)

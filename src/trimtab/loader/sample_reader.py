@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedModel
 
-from trimtab.errors import DatasetError, MetadataError, SettingsError
+from trimtab.errors import DatasetError, MetadataError
 from trimtab.families.checkpoint import Checkpoint
 from trimtab.families.family import Family
 from trimtab.loader.collate import PackableSample
 from trimtab.loader.conversation import TrainOn, encode
 from trimtab.loader.decode_worker import DecodeTask
 from trimtab.loader.sources import Conversation, Dataset, open_dataset
+from trimtab.loader.tokenizer import load_tokenizer
 from trimtab.media.geometry import seconds_per_patch
 from trimtab.media.visual import frame_rate
 from trimtab.runtime.positions import rope_positions
@@ -183,16 +184,12 @@ def open_reader(
             temporal_patch_size=of_model.temporal_patch_size,
         )
     )
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model_folder)
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"{model_folder}: no tokenizer ({str(error).splitlines()[0]}); save one there") from error
     return SampleReader(
         table,
         dataset,
         geometry=geometry,
         family=checkpoint.family,
-        tokenizer=tokenizer,
+        tokenizer=load_tokenizer(model_folder),
         model=model,
         train_on=train_on,
     )

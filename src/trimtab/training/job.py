@@ -53,7 +53,7 @@ class Job:
 
     def open_loader(self) -> StepLoader:
         """Begin to prepare the training steps the sampler has not consumed."""
-        return self._loader(self.reader, self.sampler, self.settings.steps)
+        return self._loader(self.reader, self.sampler, self.settings.last_step)
 
     def open_evaluation_loader(self) -> tuple[StepLoader, int]:
         """A loader over the held-out samples, once each, and its number of steps."""

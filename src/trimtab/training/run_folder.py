@@ -11,7 +11,6 @@ import yaml
 
 from trimtab.schema.reports import StepReport
 
-
 BAD_SAMPLES = "bad_samples.json"
 
 

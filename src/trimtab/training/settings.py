@@ -129,6 +129,7 @@ class SFTSettings:
         name: results go to ``<runs>/<name>/<balanced|baseline|observed>/``.
         runs: folder of all runs.
         steps: optimizer steps.
+        stop_after: end after this many of them, for a stretch of a longer run; nothing is exported or evaluated then.
         samples_per_step: samples of one optimizer step, over all ranks.
         max_tokens_per_micro_batch: language-model tokens one rank runs at once; None runs a step in one micro-batch.
         dtype: "float32"; "bfloat16" computes in it and keeps weights in float32; "float64" for checks.
@@ -150,6 +151,7 @@ class SFTSettings:
     name: str = "sft"
     runs: Path = Path("runs")
     steps: int = 100
+    stop_after: int | None = None
     samples_per_step: int = 16
     max_tokens_per_micro_batch: int | None = None
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
@@ -179,8 +181,15 @@ class SFTSettings:
             raise SettingsError(
                 f"max_tokens_per_micro_batch={self.max_tokens_per_micro_batch} must be at least 1, or null for no limit"
             )
-        if self.ranks is not None and self.ranks < 1:
-            raise SettingsError(f"ranks={self.ranks} must be at least 1")
+        for name in ("ranks", "stop_after"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SettingsError(f"{name}={value} must be at least 1")
+
+    @property
+    def last_step(self) -> int:
+        """Steps before this one are trained."""
+        return min(self.steps, self.stop_after or self.steps)
 
     @property
     def folder(self) -> Path:

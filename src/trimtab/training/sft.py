@@ -28,7 +28,7 @@ def train(settings: SFTSettings, ranks: Ranks) -> bool:
     ``evaluation.json`` under ``settings.folder``.
 
     Returns:
-        Whether all steps were trained; False where a signal stopped the run, which left a checkpoint.
+        False where a signal stopped the run, which left a checkpoint.
 
     Raises:
         TrimtabError: bad input or a failed rank; the same error on every rank.
@@ -41,14 +41,14 @@ def train(settings: SFTSettings, ranks: Ranks) -> bool:
         with RunProgress(
             f"{settings.name} {settings.balance.variant}",
             first_step=first_step,
-            steps=settings.steps,
+            steps=settings.last_step,
             quiet=not ranks.is_first,
         ) as progress:
             folder = _open_folder(job, first_step)
             done = _train_steps(job, loader, first_step, progress, folder, stop)
             _list_bad_samples(progress, folder)
             _save(job, loader)
-            if done:
+            if done and settings.last_step == settings.steps:
                 _finish(job, progress, folder)
     finally:
         loader.close()
@@ -62,7 +62,7 @@ def _train_steps(
 ) -> bool:
     settings, skipped = job.settings, 0
     began = time.perf_counter()
-    for step in range(first_step, settings.steps):
+    for step in range(first_step, settings.last_step):
         job.clock.mark("data")
         loaded = loader.next()
         outcome = _train_step(job, loaded, began, stop)
@@ -81,7 +81,7 @@ def _train_steps(
             )
         if outcome.stop:
             progress.say(f"stopped by a signal after step {step}; --resume goes on from the checkpoint")
-            return step + 1 == settings.steps
+            return step + 1 == settings.last_step
         if settings.checkpoint_every and (step + 1) % settings.checkpoint_every == 0:
             _save(job, loader)
     return True

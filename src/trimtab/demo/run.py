@@ -1,0 +1,176 @@
+"""The demo from nothing: draw a dataset, scan it, train balanced, train a baseline stretch, compare."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from trimtab.demo.dataset import DemoDataset, write_demo
+from trimtab.demo.model import write_model
+from trimtab.demo.settings import DemoSettings
+from trimtab.errors import TrainingError
+from trimtab.families.checkpoint import read_checkpoint
+from trimtab.loader.scan import Scanner
+from trimtab.loader.settings import LoaderSettings
+from trimtab.loader.sources import open_dataset
+from trimtab.loader.tokenizer import load_tokenizer
+from trimtab.report.comparison import Comparison, compare
+from trimtab.report.comparison_table import comparison_table
+from trimtab.report.rank_time_plot import write_rank_time_plot
+from trimtab.report.run_records import read_steps
+from trimtab.schema.table_file import write_table
+from trimtab.training.launch import launch
+from trimtab.training.settings import BalanceSettings, EvalSettings, OptimizerSettings, SFTSettings
+from trimtab.training.sft import train
+
+NAME = "demo"
+PLOT = "rank_time.html"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions:
+    """What a user may change.
+
+    Attributes:
+        runs: folder of all runs; the demo writes ``<runs>/demo/``.
+        ranks: processes, see ``SFTSettings``.
+        steps: optimizer steps of the balanced run.
+        baseline_steps: steps of the baseline stretch.
+        settings: everything else.
+    """
+
+    runs: Path = Path("runs")
+    ranks: int = 2
+    steps: int | None = None
+    baseline_steps: int = 40
+    settings: DemoSettings = field(default_factory=DemoSettings)
+
+
+def run_demo(options: DemoOptions, *, quiet: bool = False) -> dict[str, Any]:
+    """Run it all and return what ``summary.json`` holds; prints it as a table unless ``quiet``.
+
+    Raises:
+        TrimtabError: a step failed, or a signal stopped it.
+    """
+    console = Console(stderr=True)
+    folder = options.runs / NAME
+    data, model = folder / "data", folder / "model"
+    dataset = write_demo(
+        data, options.settings.seed, train=options.settings.train, held_out=options.settings.held_out,
+        settings=options.settings.dataset,
+    )  # fmt: skip
+    console.print(f"{dataset.files} encoded images and videos in {data}")
+    write_model(model, _texts(dataset), options.settings.seed, options.settings.model)
+    for jsonl in (dataset.train, dataset.held_out):
+        _scan(model, jsonl, console)
+    balanced = training_settings(options, dataset, model)
+    baseline = replace(
+        balanced,
+        balance=BalanceSettings(mode="off"),
+        loader=LoaderSettings(mode="central"),
+        stop_after=min(options.baseline_steps, balanced.steps),
+        evaluation=EvalSettings(),
+    )
+    _train(balanced)
+    _train(baseline)
+    comparison, summary = _report(folder, balanced, baseline, dataset)
+    if not quiet:
+        _print(comparison, summary["accuracy"], folder)
+    return summary
+
+
+def training_settings(options: DemoOptions, dataset: DemoDataset, model: Path) -> SFTSettings:
+    """Settings of the balanced run."""
+    numbers = options.settings.training
+    return SFTSettings(
+        model=model,
+        data=(dataset.train,),
+        table=dataset.train.with_suffix(".parquet"),
+        name=NAME,
+        runs=options.runs,
+        ranks=options.ranks,
+        steps=options.steps or numbers.steps,
+        samples_per_step=numbers.samples_per_step,
+        seed=options.settings.seed,
+        optimizer=OptimizerSettings(
+            learning_rate=numbers.learning_rate,
+            warmup_steps=numbers.warmup_steps,
+            final_share=numbers.final_share,
+            weight_decay=numbers.weight_decay,
+            beta2=numbers.beta2,
+            max_grad_norm=numbers.max_grad_norm,
+        ),
+        evaluation=EvalSettings(data=(dataset.held_out,), table=dataset.held_out.with_suffix(".parquet")),
+    )
+
+
+def _texts(dataset: DemoDataset) -> list[str]:
+    """What the tokenizer learns from: questions and answers of the training samples."""
+    texts = []
+    for line in dataset.train.read_text(encoding="utf-8").splitlines():
+        question, answer = json.loads(line)["messages"]
+        texts += [question["content"][-1]["text"], answer["content"]]
+    return texts
+
+
+def _scan(model: Path, jsonl: Path, console: Console) -> None:
+    checkpoint = read_checkpoint(model)
+    scanner = Scanner(tokenizer=load_tokenizer(model), family=checkpoint.family, geometry=checkpoint.geometry)
+    with console.status(f"scanning {jsonl}"):
+        result = scanner.scan(open_dataset(jsonl))
+    write_table(result.table, jsonl.with_suffix(".parquet"))
+    tokens = result.table.batch().tokens
+    console.print(f"scanned {jsonl}: {len(tokens)} samples, median {int(sorted(tokens)[len(tokens) // 2])} tokens, "
+                  f"longest {int(tokens.max())}")  # fmt: skip
+
+
+def _train(settings: SFTSettings) -> None:
+    if launch(train, settings) != 0:
+        raise TrainingError("the demo was stopped; run it again")
+
+
+def _report(
+    folder: Path, balanced: SFTSettings, baseline: SFTSettings, dataset: DemoDataset
+) -> tuple[Comparison, dict[str, Any]]:
+    runs = [read_steps(settings.folder) for settings in (balanced, baseline)]
+    comparison = compare(*runs)
+    accuracy = _accuracy(balanced.folder / "evaluation.json", dataset)
+    summary = {**comparison.to_json(), "accuracy": accuracy}
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    compared = set(comparison.steps)
+    kept = [[report for report in run if report.step in compared] for run in runs]
+    write_rank_time_plot(folder / PLOT, balanced=kept[0], baseline=kept[1])
+    return comparison, summary
+
+
+def _accuracy(path: Path, dataset: DemoDataset) -> dict[str, Any]:
+    result = json.loads(path.read_text())
+    records = [json.loads(line) for line in dataset.held_out.read_text(encoding="utf-8").splitlines()]
+    answers = Counter(record["messages"][-1]["content"] for record in records)
+    by_kind: dict[str, list[bool]] = {}
+    for record in records:
+        by_kind.setdefault(record["question_kind"], []).append(result["right"][record["id"]])
+    return {
+        "samples": result["samples"],
+        "with_pixels": result["with_pixels"],
+        "blanked": result["blanked"],
+        "commonest_answer": answers.most_common(1)[0][1] / len(records),
+        "by_kind": {kind: sum(right) / len(right) for kind, right in sorted(by_kind.items())},
+    }
+
+
+def _print(comparison: Comparison, accuracy: dict[str, Any], folder: Path) -> None:
+    console = Console()
+    console.print(comparison_table(comparison))
+    console.print(
+        f"held-out accuracy {accuracy['with_pixels']:.1%}, with blanked pixels {accuracy['blanked']:.1%}, "
+        f"commonest answer {accuracy['commonest_answer']:.1%}"
+    )
+    console.print(
+        f"time of each rank, before and after: {folder / PLOT}\nall figures: {folder / 'summary.json'}", soft_wrap=True
+    )
