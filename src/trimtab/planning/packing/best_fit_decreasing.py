@@ -10,35 +10,46 @@ from numpy.typing import NDArray
 
 from trimtab.planning.packing.packs import Packs
 
-_SCALE = 1 << 20
+_SCALE = 1 << 8
+_LEVELS = 64
 _PACK_BITS = 32  # of a key: room in the high bits, the pack's index in these
 _PACK_MASK = (1 << _PACK_BITS) - 1
 
 
-def by_scarcest(loads: NDArray[np.int64], caps: NDArray[np.int64]) -> Packs:
+def by_scarcest(loads: NDArray[np.int64], caps: NDArray[np.int64], rng: np.random.Generator) -> Packs:
     """Best fit decreasing; "full" and "large" are told by the load that needs most packs."""
     weights = np.zeros(len(caps), dtype=np.int64)
     weights[int(_volumes(loads, caps).argmax())] = 1
-    return best_fit_decreasing(loads, caps, weights)
+    return best_fit(loads, caps, weights, _large_first(loads @ weights, int(caps @ weights), rng))
 
 
-def by_volume(loads: NDArray[np.int64], caps: NDArray[np.int64]) -> Packs:
+def by_volume(loads: NDArray[np.int64], caps: NDArray[np.int64], rng: np.random.Generator) -> Packs:
     """Best fit decreasing; every load counts by its share of the cap times the packs it needs."""
     volumes = _volumes(loads, caps)
-    weights = np.rint(_SCALE * volumes / volumes.max(initial=1e-9) / caps * caps.min())
-    return best_fit_decreasing(loads, caps, weights.astype(np.int64))
+    weights = np.rint(_SCALE * volumes / volumes.max(initial=1e-9) * (caps.max() / caps)).astype(np.int64)
+    return best_fit(loads, caps, weights, _large_first(loads @ weights, int(caps @ weights), rng))
 
 
-def best_fit_decreasing(loads: NDArray[np.int64], caps: NDArray[np.int64], weights: NDArray[np.int64]) -> Packs:
-    """Pack the largest samples first.
+def _large_first(size: NDArray[np.int64], room: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Samples by descending size, in random order where sizes differ by less than a 64th of a pack.
+
+    Without chance, a pool of the same samples would give the same packs in every epoch.
+    """
+    return np.lexsort((rng.random(len(size)), -(size * _LEVELS // max(1, room))))
+
+
+def best_fit(
+    loads: NDArray[np.int64], caps: NDArray[np.int64], weights: NDArray[np.int64], order: NDArray[np.int64]
+) -> Packs:
+    """Put sample after sample into the fullest pack that holds it, or into a new one.
 
     Args:
         loads: int64 [N, K], none above its cap; N at least 1.
         caps: int64 [K].
         weights: int64 [K], not negative; a sample's size and a pack's room are sums of loads by these weights.
+        order: int64 [N], which sample comes when.
     """
     size = loads @ weights
-    order = np.lexsort((*(-loads).T, -size))
     shifts, guard = _lanes(caps.tolist())
     needs = _joined(loads[order], shifts)
     placed, packs = _fill(

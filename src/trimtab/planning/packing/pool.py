@@ -18,22 +18,14 @@ _ISF_ROUNDS = 4
 _GOOD_ENOUGH = 64
 
 
-def _by_scarcest(loads: NDArray[np.int64], caps: NDArray[np.int64], _rng: np.random.Generator) -> Packs:
-    return by_scarcest(loads, caps)
-
-
-def _by_volume(loads: NDArray[np.int64], caps: NDArray[np.int64], _rng: np.random.Generator) -> Packs:
-    return by_volume(loads, caps)
-
-
 def _isf_rounds(loads: NDArray[np.int64], caps: NDArray[np.int64], rng: np.random.Generator) -> Packs:
     """A few rounds; at tight caps more rounds make ISF worse."""
     return isf(loads, caps, rng, rounds=_ISF_ROUNDS, slack=caps // _GOOD_ENOUGH)
 
 
 PORTFOLIO: dict[str, PoolPacker] = {
-    "best-fit-by-scarcest": _by_scarcest,
-    "best-fit-by-volume": _by_volume,
+    "best-fit-by-scarcest": by_scarcest,
+    "best-fit-by-volume": by_volume,
     "isf-rounds": _isf_rounds,
 }
 
