@@ -189,7 +189,7 @@ def record(
     figures.vision_ms.append((time.perf_counter() - started) * 1e3)
     even = even_share(batch, costs, size.ranks)
     for rule, ratios in ((published, figures.step_ratio), ("spread", figures.step_ratio_spread)):
-        ratios.append(arrange(batch, costs, problem, assignment, rule).step_ns / even)  # type: ignore[arg-type]
+        ratios.append(arrange(batch, costs, problem, assignment, rule).step_ns / even)
     bound = step_bound(costs.language_ns, costs.vision_frame_ns, batch.grid_thw[:, 0], size.ranks, 1, problem.sync)
     figures.gap.append(figures.step_ratio[-1] * even / bound - 1)
 
