@@ -9,6 +9,7 @@ from trimtab.planning.bounds import bin_bound
 from trimtab.planning.settings import PlanSettings
 from trimtab.planning.step import plan_step
 from trimtab.planning.vision import balanced_units, encodings, even_level
+from trimtab.schema.costs import Costs
 from trimtab.schema.metadata import BatchMetadata
 
 
@@ -39,6 +40,15 @@ def test_vision_fills_the_ranks_language_leaves_idle() -> None:
     batch = batch_of([3000, 10], [[(8, 8, 8)], []])
     plan = plan_step(batch, costs_of(batch), 2, PlanSettings(sync="step"))
     assert (plan.units.rank != plan.rank[0]).all()
+
+
+def test_frames_that_cost_nothing_stay_where_they_are() -> None:
+    batch = batch_of([0, 0], [[(4, 8, 8), (3, 4, 4)], []])
+    costs = Costs(language_ns=np.array([1, 1]), vision_frame_ns=np.array([10, 0]))
+    plan = plan_step(batch, costs, 2, PlanSettings())
+    assert plan.vision_ns.tolist() == [[20, 20]]
+    free = plan.units.visual == 1
+    assert plan.units.rank[free].tolist() == [plan.rank[0]]
 
 
 def test_replies_share_one_encoding() -> None:

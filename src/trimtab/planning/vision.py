@@ -83,11 +83,13 @@ def balanced_units(work: Encodings, base_ns: NDArray[np.int64]) -> VisionUnits:
     Returns:
         Units ordered by visual and frame.
     """
-    pieces: list[tuple[int, int, int]] = []
+    pieces = []
     for index in np.unique(work.micro_batch).tolist():
         rows = np.flatnonzero(work.micro_batch == index)
-        pieces += [(int(rows[row]), rank, count) for row, rank, count in _spread(work, rows, base_ns[index])]
-    return _units(work, pieces)
+        placed = _spread(work.frame_ns[rows], work.frames[rows], work.owner[rows], base_ns[index])
+        placed[:, 0] = rows[placed[:, 0]]
+        pieces.append(placed)
+    return _units(work, np.concatenate(pieces) if pieces else np.zeros((0, 3), dtype=np.int64))
 
 
 def even_level(total: int, base: NDArray[np.int64]) -> int:
@@ -98,22 +100,42 @@ def even_level(total: int, base: NDArray[np.int64]) -> int:
     return -(-(total + int(ordered[:ranks].sum())) // ranks)
 
 
-def _spread(work: Encodings, rows: NDArray[np.int64], base: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-    """(row, rank, frames) pieces of one micro-batch; a row may appear several times."""
-    cost, frames = work.frame_ns[rows], work.frames[rows]
-    level = even_level(int((cost * frames).sum()), base)
-    room = (level - base).tolist()
+def _spread(
+    cost: NDArray[np.int64], frames: NDArray[np.int64], owner: NDArray[np.int64], base: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Pieces (visual, rank, frames) of one micro-batch, int64 [P, 3]; a visual may appear several times."""
+    own = np.zeros_like(base)
+    np.add.at(own, owner, cost * frames)
+    room = even_level(int(own.sum()), base) - base
+    full = own > room
+    at_home = np.flatnonzero(~full[owner])
+    kept = np.stack([at_home, owner[at_home], frames[at_home]], axis=1)
+    left = np.where(full, room, room - own).tolist()
+    crowded = np.flatnonzero(full[owner])
+    crowded = crowded[np.argsort(-cost[crowded], kind="stable")]
+    pieces, spilled = _keep_what_fits(crowded.tolist(), cost.tolist(), frames.tolist(), owner.tolist(), left)
+    pieces += _fill_room(spilled, left)
+    return np.concatenate([kept, np.array(pieces, dtype=np.int64).reshape(-1, 3)])
+
+
+def _keep_what_fits(
+    visuals: list[int], cost: list[int], frames: list[int], owner: list[int], room: list[int]
+) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
+    """Keep frames on their ranks while there is room, costliest first, since small ones fill holes elsewhere better.
+
+    Returns:
+        Pieces kept, and (visual, frames, cost of one) spilled. ``room`` is used up.
+    """
     kept, spilled = [], []
-    costs, counts, owners = cost.tolist(), frames.tolist(), work.owner[rows].tolist()
-    for row in np.argsort(-cost, kind="stable").tolist():
-        owner = owners[row]
-        stay = min(counts[row], max(0, room[owner]) // max(1, costs[row])) if costs[row] else counts[row]
+    for visual in visuals:
+        rank, count = owner[visual], frames[visual]
+        stay = min(count, max(0, room[rank]) // cost[visual]) if cost[visual] else count
         if stay:
-            room[owner] -= stay * costs[row]
-            kept.append((row, owner, stay))
-        if stay < counts[row]:
-            spilled.append((row, counts[row] - stay, costs[row]))
-    return kept + _fill_room(spilled, room)
+            room[rank] -= stay * cost[visual]
+            kept.append((visual, rank, stay))
+        if stay < count:
+            spilled.append((visual, count - stay, cost[visual]))
+    return kept, spilled
 
 
 def _fill_room(spilled: list[tuple[int, int, int]], room: list[int]) -> list[tuple[int, int, int]]:
@@ -121,20 +143,19 @@ def _fill_room(spilled: list[tuple[int, int, int]], room: list[int]) -> list[tup
     heap = [(-left, rank) for rank, left in enumerate(room)]
     heapq.heapify(heap)
     pieces = []
-    for row, count, cost in spilled:
+    for visual, count, cost in spilled:
         while count:
             left, rank = heap[0]
             taken = min(count, max(1, -left // cost))
             heapq.heapreplace(heap, (left + taken * cost, rank))
-            pieces.append((row, rank, taken))
+            pieces.append((visual, rank, taken))
             count -= taken
     return pieces
 
 
-def _units(work: Encodings, pieces: list[tuple[int, int, int]]) -> VisionUnits:
-    """Cut each visual into runs of frames, one a rank, its owner's first."""
-    table = np.array(pieces, dtype=np.int64).reshape(-1, 3)
-    row, rank, count = table[:, 0], table[:, 1], table[:, 2]
+def _units(work: Encodings, pieces: NDArray[np.int64]) -> VisionUnits:
+    """Cut each visual into runs of frames, one a rank, its owner's first, from pieces (row, rank, frames)."""
+    row, rank, count = pieces.T
     order = np.lexsort((rank, rank != work.owner[row], row))
     row, rank, count = row[order], rank[order], count[order]
     new = np.ones(len(row), dtype=np.bool_)
