@@ -57,17 +57,8 @@ def run_demo(options: DemoOptions, *, quiet: bool = False) -> dict[str, Any]:
     Raises:
         TrimtabError: a step failed, or a signal stopped it.
     """
-    console = Console(stderr=True)
+    dataset, model = prepare(options)
     folder = options.runs / NAME
-    data, model = folder / "data", folder / "model"
-    dataset = write_demo(
-        data, options.settings.seed, train=options.settings.train, held_out=options.settings.held_out,
-        settings=options.settings.dataset,
-    )  # fmt: skip
-    console.print(f"{dataset.files} encoded images and videos in {data}")
-    write_model(model, _texts(dataset), options.settings.seed, options.settings.model)
-    for jsonl in (dataset.train, dataset.held_out):
-        _scan(model, jsonl, console)
     balanced = training_settings(options, dataset, model)
     baseline = replace(
         balanced,
@@ -82,6 +73,20 @@ def run_demo(options: DemoOptions, *, quiet: bool = False) -> dict[str, Any]:
     if not quiet:
         _print(comparison, summary["accuracy"], folder)
     return summary
+
+
+def prepare(options: DemoOptions) -> tuple[DemoDataset, Path]:
+    """Draw the dataset, build the model, scan; returns where they lie."""
+    console = Console(stderr=True)
+    folder, settings = options.runs / NAME, options.settings
+    dataset = write_demo(
+        folder / "data", settings.seed, train=settings.train, held_out=settings.held_out, settings=settings.dataset
+    )
+    console.print(f"{dataset.files} encoded images and videos in {folder / 'data'}")
+    model = write_model(folder / "model", _texts(dataset), settings.seed, settings.model)
+    for jsonl in (dataset.train, dataset.held_out):
+        _scan(model, jsonl, console)
+    return dataset, model
 
 
 def training_settings(options: DemoOptions, dataset: DemoDataset, model: Path) -> SFTSettings:

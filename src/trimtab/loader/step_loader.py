@@ -31,7 +31,7 @@ class LoadedStep:
         denominator: global sum of loss weights, from the loaded samples.
         bad_samples: (sample id, reason) of samples that run with loss weight 0, on any rank.
         decoded: runs of frames decoded on this rank for this step.
-        wait_ms: how long this rank waited for its own data.
+        wait_ms: how long this rank waited for its own data, shipping from rank 0 included.
         received_bytes: tensor bytes another rank shipped to this one.
     """
 
@@ -97,7 +97,9 @@ class StepLoader:
             bad_samples=bad,
         )
         assert prepared is not None
+        began = time.perf_counter()
         packs, received = self._own_packs(prepared)
+        wait_ms += (time.perf_counter() - began) * 1e3
         denominator = agreement.loss_weight
         all_bad = sorted({sample for rank in agreement.bad_samples for sample in rank})
         if all_bad:

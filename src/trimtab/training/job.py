@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -51,9 +51,9 @@ class Job:
     workers: DecodeWorkers | None
     cache: DecodeCache
 
-    def open_loader(self) -> StepLoader:
-        """Begin to prepare the training steps the sampler has not consumed."""
-        return self._loader(self.reader, self.sampler, self.settings.last_step)
+    def open_loader(self, *, last_step: int | None = None) -> StepLoader:
+        """Begin to prepare the training steps the sampler has not consumed, up to ``last_step``."""
+        return self._loader(self.reader, self.sampler, last_step or self.settings.last_step)
 
     def open_evaluation_loader(self) -> tuple[StepLoader, int]:
         """A loader over the held-out samples, once each, and its number of steps."""
@@ -115,8 +115,6 @@ def build_job(settings: SFTSettings, ranks: Ranks) -> Job:
     _check_data(reader.table, settings.table, ranks.size)
     sampler = StepSampler(num_samples=len(reader.table), samples_per_step=settings.samples_per_step, seed=settings.seed)
     shard(model, ranks.mesh, compute_dtype=torch.bfloat16 if settings.dtype == "bfloat16" else None)
-    share = _share_of_loading(settings.loader, ranks)
-    loader = settings.loader
     return Job(
         settings=settings,
         ranks=ranks,
@@ -129,9 +127,24 @@ def build_job(settings: SFTSettings, ranks: Ranks) -> Job:
             analytic_costs, architecture=architecture_from_config(checkpoint.config), device=NOMINAL_DEVICE
         ),
         sampler=sampler,
-        workers=DecodeWorkers(share * loader.workers, item_timeout_s=loader.item_timeout_s) if share else None,
-        cache=DecodeCache(share * loader.cache_mb * _MIB),
+        workers=_workers(settings.loader, ranks),
+        cache=DecodeCache(_share_of_loading(settings.loader, ranks) * settings.loader.cache_mb * _MIB),
     )
+
+
+def reopen_job(job: Job, settings: SFTSettings) -> Job:
+    """The same model, optimizer and data under other settings of balance and loader, decoding in new processes."""
+    return replace(
+        job,
+        settings=settings,
+        workers=_workers(settings.loader, job.ranks),
+        cache=DecodeCache(_share_of_loading(settings.loader, job.ranks) * settings.loader.cache_mb * _MIB),
+    )
+
+
+def _workers(settings: LoaderSettings, ranks: Ranks) -> DecodeWorkers | None:
+    share = _share_of_loading(settings, ranks)
+    return DecodeWorkers(share * settings.workers, item_timeout_s=settings.item_timeout_s) if share else None
 
 
 def _open_reader(

@@ -65,7 +65,7 @@ def _train_steps(
     for step in range(first_step, settings.last_step):
         job.clock.mark("data")
         loaded = loader.next()
-        outcome = _train_step(job, loaded, began, stop)
+        outcome = train_step(job, loaded, began, stop)
         began = time.perf_counter()
         job.sampler.consumed(step)
         if folder:
@@ -87,7 +87,7 @@ def _train_steps(
     return True
 
 
-def _train_step(job: Job, loaded: LoadedStep, began: float, stop: StopSignal) -> StepOutcome:
+def train_step(job: Job, loaded: LoadedStep, began: float, stop: StopSignal) -> StepOutcome:
     """One optimizer step: a forward and backward for each micro-batch, then the update."""
     settings, ranks = job.settings, job.ranks
     loss_sum = 0.0
