@@ -100,9 +100,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _job(args: argparse.Namespace) -> _Job:
-    for name, least in (("batch", 1), ("seed", 0)):
-        if getattr(args, name) < least:
-            raise SettingsError(f"--{name} {getattr(args, name)} must be at least {least}")
+    for name, least in (("tiles", 1), ("tokens", 1), ("batch", 1), ("seed", 0)):
+        value = getattr(args, name)
+        if value is not None and value < least:
+            raise SettingsError(f"--{name} {value} must be at least {least}")
     settings = PackSettings(method=args.method, pool=args.pool, window=args.window)
     ranks = _ranks(args.dp)
     architecture = None if args.model is None else model_preset(args.model)
