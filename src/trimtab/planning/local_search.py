@@ -18,8 +18,8 @@ from trimtab.planning.bins import Bins
 _MOST_CANDIDATES = 1 << 20
 # Light bins dealt to one slow bin in a round.
 _MOST_TAKERS = 8
-# Pairs exchange only their smallest items: 24 x 24 differences are fine enough, and larger items gain nothing.
-_SMALLEST_ITEMS = 24
+# Pairs exchange only their smallest items: 16 x 16 differences are fine enough, and larger items gain nothing.
+_SMALLEST_ITEMS = 16
 
 
 def local_search(
