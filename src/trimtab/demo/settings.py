@@ -102,8 +102,8 @@ class TrainingSettings:
         max_grad_norm: gradients are scaled down to this norm.
     """
 
-    steps: int = 100
-    samples_per_step: int = 16
+    steps: int = 120
+    samples_per_step: int = 12
     learning_rate: float = 6e-3
     warmup_steps: int = 8
     final_share: float = 0.05
@@ -123,7 +123,7 @@ class DemoSettings:
     """
 
     seed: int = 0
-    train: int = 1600
+    train: int = 1440
     held_out: int = 200
     dataset: DatasetSettings = field(default_factory=DatasetSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
