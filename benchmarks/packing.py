@@ -86,7 +86,7 @@ def main() -> int:
 
 def data_sets(lengths: str | None, *, quick: bool) -> dict[str, SampleLoads]:
     """Loads of the given table, if any, and of generated mixes."""
-    count = 8000 if quick else 40_000
+    count = 20_000 if quick else 40_000
     generated = {
         "charts and diagrams": (np.array([0, 0.21, 0, 0.16, 0.02, 0.61]), 5.0, 0.6),
         "half text": (np.array([0.5, 0.1, 0.1, 0.1, 0.1, 0.1]), 6.3, 0.8),

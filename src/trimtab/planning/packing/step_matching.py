@@ -45,7 +45,7 @@ def match_steps(
     Args:
         loads: int64 [P, K], loads of the packs, in the order they are to run, more or less.
         ranks: R.
-        window: groups within which packs are exchanged; 1 keeps the order.
+        window: most groups within which packs are exchanged; 1 keeps the order.
         rng: decides the order of a window's groups, and the rank of each pack in its group.
         multiple: the number of groups is padded to a multiple of this (micro-batches of an optimizer step).
 
@@ -58,46 +58,52 @@ def match_steps(
     packs = len(loads)
     full = packs // ranks
     order = np.arange(packs, dtype=np.int64)
-    if window > 1 and ranks > 1 and packs > ranks:
-        order = _most_even(loads, ranks, window)
     groups = order[: full * ranks].reshape(full, ranks)
-    shuffled = np.lexsort((rng.random(full), np.arange(full) // window)) if window > 1 else np.arange(full)
-    groups = rng.permuted(groups[shuffled], axis=1) if window > 1 else groups
+    if window > 1 and full:
+        window_of_group = _even_windows(full, window)
+        if ranks > 1:
+            order = _most_even(loads, ranks, window_of_group)
+        shuffled = np.lexsort((rng.random(full), window_of_group))
+        groups = rng.permuted(order[: full * ranks].reshape(full, ranks)[shuffled], axis=1)
     return _padded(groups, order[full * ranks :], loads, multiple)
 
 
-def _most_even(loads: NDArray[np.int64], ranks: int, window: int) -> NDArray[np.int64]:
+def _even_windows(groups: int, window: int) -> NDArray[np.int64]:
+    """int64 [G], window of each group: as many as needed, all of one size give or take one, none small at the end."""
+    return np.arange(groups, dtype=np.int64) * -(-groups // window) // groups
+
+
+def _most_even(loads: NDArray[np.int64], ranks: int, window_of_group: NDArray[np.int64]) -> NDArray[np.int64]:
     """int64 [P], the best of several orders in each window; the last P mod R entries are the lightest of the last."""
-    packs, full = len(loads), len(loads) // ranks
-    window_of_pack = np.arange(packs, dtype=np.int64) // (ranks * window)
-    window_of_group = np.arange(full, dtype=np.int64) // window
+    packs, full = len(loads), len(window_of_group)
     starts = np.flatnonzero(np.diff(window_of_group, prepend=-1))
+    window_of_pack = np.append(window_of_group.repeat(ranks), np.repeat(window_of_group[-1:], packs % ranks))
     best = np.full(len(starts), np.inf)
     chosen = np.arange(packs, dtype=np.int64)
-    for order in _orders(loads, window_of_pack, ranks, window):
+    for order in _orders(loads, window_of_pack, starts * ranks, ranks):
         last = int(starts[-1]) * ranks
         order[last:] = np.roll(order[last:], -(packs % ranks))
         uneven = dist_ratios(loads[order[: full * ranks]].reshape(full, ranks, -1)).sum(axis=1)
         score = np.add.reduceat(uneven, starts)
         better = score < best
         best = np.where(better, score, best)
-        of_pack = np.append(better[window_of_group].repeat(ranks), np.repeat(better[-1:], packs % ranks))
+        of_pack = better[window_of_pack]
         chosen[of_pack] = order[of_pack]
     return chosen
 
 
 def _orders(
-    loads: NDArray[np.int64], window_of_pack: NDArray[np.int64], ranks: int, window: int
+    loads: NDArray[np.int64], window_of_pack: NDArray[np.int64], starts: NDArray[np.int64], ranks: int
 ) -> Iterator[NDArray[np.int64]]:
     """Sorted by one load; or cut into slabs by one load, each sorted by another."""
     columns = range(loads.shape[1])
     for column in columns:
         yield np.lexsort((loads[:, column], window_of_pack))
-    slab_steps = -(-window // max(2, isqrt(window)))
-    place = np.arange(len(loads), dtype=np.int64) % (ranks * window)
+    longest = int(np.diff(starts, append=len(loads)).max()) // ranks
+    slab_packs = -(-longest // max(2, isqrt(longest))) * ranks
+    slab = (np.arange(len(loads), dtype=np.int64) - starts[window_of_pack]) // slab_packs
     for first, second in permutations(columns, 2):
         by_first = np.lexsort((loads[:, second], loads[:, first], window_of_pack))
-        slab = place // (ranks * slab_steps)
         yield by_first[np.lexsort((loads[by_first, second], slab, window_of_pack))]
 
 
