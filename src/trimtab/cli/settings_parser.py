@@ -35,7 +35,7 @@ def parse_settings(kind: type[Settings], arguments: Sequence[str], *, command: s
     words = _with_dashes(arguments, switches=_boolean_fields(kind))
     try:
         parsed = parser.parse_args(words)
-        values = parser.instantiate_classes(parsed).as_dict()
+        values = parser.instantiate(parsed).as_dict()
     except ArgumentError as error:
         raise SettingsError(_one_line(str(error))) from error
     values.pop("config", None)
