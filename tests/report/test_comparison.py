@@ -79,8 +79,8 @@ def test_the_plot_is_one_file_that_works_offline(tmp_path: Path) -> None:
     path = tmp_path / "plots" / "rank_time.html"
     write_rank_time_plot(path, balanced=BALANCED, baseline=BASELINE)
     page = path.read_text()
-    assert "busiest rank / mean = 1.50" in page
-    assert "busiest rank / mean = 1.00" in page
+    assert "mean = 1.50 (median)" in page
+    assert "mean = 1.00 (median)" in page
     assert "<script src=" not in page
 
 
