@@ -40,4 +40,8 @@ class Bins:
 
 def longest_first(cost: NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.int64]:
     """Row order by descending cost, then tokens, then row: equal items are interchangeable, so input order is moot."""
-    return np.lexsort((-tokens, -cost))
+    order = np.argsort(-cost, kind="stable")
+    ties = cost[order[1:]] == cost[order[:-1]]
+    if (tokens[order[1:]] > tokens[order[:-1]])[ties].any():
+        return np.lexsort((-tokens, -cost))
+    return order

@@ -43,7 +43,7 @@ def pigeonhole_bound(cost: NDArray[np.int64], bins: int) -> int:
     deepest = (len(cost) - 1) // bins
     if deepest < 1:
         return 0
-    ordered = np.sort(cost)[::-1]
+    ordered = cost if (cost[1:] <= cost[:-1]).all() else np.sort(cost)[::-1]
     sums = np.concatenate([[0], np.cumsum(ordered)])
     k = np.arange(1, deepest + 1)
     return int((sums[k * bins + 1] - sums[k * bins - k]).max())

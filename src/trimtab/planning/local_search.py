@@ -41,7 +41,7 @@ def local_search(
     time = bins.times(bin_of)
     if bins.count < 2 or len(bin_of) == 0 or time.max() <= target:
         return bin_of
-    search = _Search(bins, bin_of)
+    search = _Search(bins, bin_of, time)
     for _ in range(max_rounds):
         if search.time.max() <= target or not (search.even_pairs(target) or search.relieve_slowest()):
             break
@@ -67,15 +67,16 @@ class _Search:
     exchange disturbed that; the first cell is always empty.
     """
 
-    def __init__(self, bins: Bins, bin_of: NDArray[np.int64]) -> None:
+    def __init__(self, bins: Bins, bin_of: NDArray[np.int64], time: NDArray[np.float64] | NDArray[np.int64]) -> None:
         self.bins = bins
         self.bin_of = bin_of.copy()
-        self.time = bins.times(bin_of)
+        self.time = time
         self.none = len(bin_of)
         self.cost = np.append(bins.cost, 0)
         self.tokens = np.append(bins.tokens, 0)
         self.held = np.zeros(bins.count, dtype=np.int64)
-        np.add.at(self.held, bin_of, bins.tokens)
+        if bins.max_tokens is not None:
+            np.add.at(self.held, bin_of, bins.tokens)
         self.members = self._table()
 
     def _table(self) -> NDArray[np.int64]:
@@ -169,8 +170,9 @@ class _Search:
         slowness = self.bins.slowness
         self.time[givers] -= shift if slowness is None else shift * slowness[givers]
         self.time[takers] += shift if slowness is None else shift * slowness[takers]
-        self.held[givers] -= self.tokens[given] - self.tokens[returned]
-        self.held[takers] += self.tokens[given] - self.tokens[returned]
+        if self.bins.max_tokens is not None:
+            self.held[givers] -= self.tokens[given] - self.tokens[returned]
+            self.held[takers] += self.tokens[given] - self.tokens[returned]
         self.bin_of[given[given != self.none]] = takers[given != self.none]
         self.bin_of[returned[returned != self.none]] = givers[returned != self.none]
         if not (self.members[:, 0] == self.none).all():

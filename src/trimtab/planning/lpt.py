@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.planning.bins import Bins
+from trimtab.planning.lpt_blocks import lpt_blocks
 
 _MOST_LOAD = 2**62
+_MANY_BINS = 64
 
 
 def lpt(bins: Bins) -> NDArray[np.int64] | None:
@@ -30,23 +32,27 @@ def _start(bins: Bins) -> list[int]:
 
 
 def _lpt_free(bins: Bins) -> NDArray[np.int64]:
-    """Without caps. A heap entry is load * B + bin, one number, which takes a third of the time of pairs."""
-    count = bins.count
-    heap = [load * count + index for index, load in enumerate(_start(bins))]
+    """Without caps: in blocks while there are many bins of similar load, then on a heap."""
+    load = np.array(_start(bins), dtype=np.int64)
+    first = lpt_blocks(bins.cost, load) if bins.count >= _MANY_BINS else np.zeros(0, dtype=np.int64)
+    if len(first) == len(bins.cost):
+        return first
+    return np.concatenate([first, _lpt_heap(bins.cost[len(first) :], load)])
+
+
+def _lpt_heap(cost: NDArray[np.int64], load: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A heap entry is load * B + bin, one number, which takes a third of the time of pairs."""
+    count = len(load)
+    exact = np.int64 if int(load.max()) + int(cost.max()) * len(cost) <= _MOST_LOAD // count else object
+    heap = (load.astype(exact) * count + np.arange(count)).tolist()
     heapq.heapify(heap)
     replace = heapq.heapreplace
     lightest = []
-    keyed = bins.cost.astype(object) * count if _overflows(bins) else bins.cost * count
-    for cost in keyed.tolist():
-        lightest.append(heap[0])
-        replace(heap, heap[0] + cost)
-    return (np.array(lightest, dtype=keyed.dtype) % count).astype(np.int64)
-
-
-def _overflows(bins: Bins) -> bool:
-    """Whether load * B may pass 64 bits."""
-    largest = int(bins.cost.max(initial=0)) * len(bins.cost) + max(_start(bins))
-    return largest > _MOST_LOAD // bins.count
+    for grown in (cost.astype(exact) * count).tolist():
+        entry = heap[0]
+        lightest.append(entry)
+        replace(heap, entry + grown)
+    return (np.array(lightest, dtype=exact) % count).astype(np.int64)
 
 
 def _lpt_capped(bins: Bins) -> NDArray[np.int64] | None:

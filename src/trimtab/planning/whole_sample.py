@@ -21,7 +21,7 @@ from trimtab.planning.split_ranks import split_ranks
 HONOURS = frozenset({"micro_batches", "micro_batch_cap", "rank_cap", "equal_counts", "start", "rank_speed"})
 
 # A cost model is good to a few percent, so searching beyond a tenth of a percent buys nothing.
-_TOLERANCE = 8e-4
+_TOLERANCE = 9e-4
 _MAX_ROUNDS = 200
 
 
