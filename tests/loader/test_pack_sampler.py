@@ -14,7 +14,7 @@ from trimtab.planning.packing.problem import PackProblem
 from trimtab.planning.packing.settings import PackSettings
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=25)
 @given(
     samples=st.integers(1, 90),
     ranks=st.integers(1, 9),

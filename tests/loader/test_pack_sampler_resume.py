@@ -41,7 +41,7 @@ def test_on_as_many_ranks_the_steps_are_the_same(steps: int) -> None:
         assert second.step(step).zero_loss.tolist() == first.step(step).zero_loss.tolist()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=25)
 @given(
     stops=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 2), st.integers(0, 3)), min_size=1, max_size=4),
     seed=st.integers(0, 5),

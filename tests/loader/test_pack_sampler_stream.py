@@ -41,7 +41,7 @@ def keys(steps: list[StreamStep]) -> list[int]:
     return [int(key) for step in steps for pack in step if not pack.zero_loss for key in pack.keys]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=25)
 @given(samples=st.integers(0, 150), ranks=st.integers(1, 9))
 def test_every_sample_once(samples: int, ranks: int) -> None:
     steps = list(stream(Source(samples), ranks))
@@ -93,7 +93,7 @@ def test_packs_are_nearly_as_few_as_those_of_a_whole_epoch() -> None:
     assert packs <= 1.01 * lower_bound(np.array(source.loads), np.array([9, 4096]))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=25)
 @given(stop=st.integers(0, 20), in_flight=st.integers(0, 3))
 def test_resume_on_as_many_ranks_hands_out_the_same_steps(stop: int, in_flight: int) -> None:
     whole = list(stream(Source(150)))
@@ -105,7 +105,7 @@ def test_resume_on_as_many_ranks_hands_out_the_same_steps(stop: int, in_flight: 
     assert handed_out[: len(handed_out) - in_flight] + list(second) == whole
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=25)
 @given(stop=st.integers(0, 20), ranks=st.integers(1, 9), in_flight=st.integers(0, 3))
 def test_resume_on_other_ranks_is_every_sample_once(stop: int, ranks: int, in_flight: int) -> None:
     first = stream(Source(150))

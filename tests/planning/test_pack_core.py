@@ -18,6 +18,7 @@ from trimtab.planning.packing.lower_bound import lower_bound
 from trimtab.planning.packing.next_fit import next_fit
 from trimtab.planning.packing.packs import Packs
 from trimtab.planning.packing.pool import PORTFOLIO, pack_pool
+from trimtab.planning.packing.pools import PoolCarry, pack_next_pool
 from trimtab.planning.packing.problem import PackProblem
 from trimtab.planning.packing.settings import PackSettings
 
@@ -43,6 +44,7 @@ def problems(draw: st.DrawFn, most: int = 60, oversized: bool = True) -> PackPro
 methods = st.sampled_from(["best", "isf"])
 
 
+@settings(max_examples=40)
 @given(problem=problems(), method=methods, pool=st.integers(2, 20), epoch=st.integers(0, 2))
 def test_every_sample_is_in_one_pack_or_listed_as_oversized(
     problem: PackProblem, method: str, pool: int, epoch: int
@@ -53,12 +55,14 @@ def test_every_sample_is_in_one_pack_or_listed_as_oversized(
     assert (packs.counts > 0).all()
 
 
+@settings(max_examples=40)
 @given(problem=problems(), method=methods, pool=st.integers(2, 20))
 def test_no_pack_passes_a_cap(problem: PackProblem, method: str, pool: int) -> None:
     packs = pack_epoch(problem, PackSettings(method=method, pool=pool), seed=3, epoch=0)  # type: ignore[arg-type]
     assert (packs.sums(problem.loads)[:, :2] <= np.array(CAPS)).all()
 
 
+@settings(max_examples=40)
 @given(problem=problems(most=40, oversized=False), name=st.sampled_from(list(PORTFOLIO)))
 def test_every_algorithm_of_the_portfolio_packs_a_pool(problem: PackProblem, name: str) -> None:
     loads = problem.loads[:, :2]
@@ -68,7 +72,7 @@ def test_every_algorithm_of_the_portfolio_packs_a_pool(problem: PackProblem, nam
     assert len(packs) >= lower_bound(loads, problem.limits)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=40)
 @given(problem=problems(most=8, oversized=False))
 def test_the_lower_bound_never_exceeds_the_optimum(problem: PackProblem) -> None:
     loads = problem.loads[:, :2]
@@ -93,6 +97,7 @@ def test_the_lower_bound_sees_more_than_volume() -> None:
     assert lower_bound(np.zeros((0, 2), dtype=np.int64), np.array([9, 9])) == 0
 
 
+@settings(max_examples=40)
 @given(problem=problems(oversized=False))
 def test_next_fit_hops_as_a_loop_would(problem: PackProblem) -> None:
     loads = problem.loads[:, :2]
@@ -105,6 +110,7 @@ def test_next_fit_hops_as_a_loop_would(problem: PackProblem) -> None:
     assert next_fit(loads, problem.limits).offsets.tolist() == [*offsets, len(loads)]
 
 
+@settings(max_examples=40)
 @given(problem=problems(oversized=False), weights=st.tuples(st.integers(0, 3), st.integers(0, 3)))
 def test_best_fit_takes_the_fullest_pack_that_holds_the_sample(problem: PackProblem, weights: tuple[int, int]) -> None:
     """Against the definition, written plainly; the joint numbers of the fast version must not confuse two loads."""
@@ -164,6 +170,15 @@ def test_what_packs_badly_waits_for_the_next_pool() -> None:
     alone = sum(len(pack_pool(problem.loads[begin : begin + 64], problem.limits, rng)) for begin in range(0, 6400, 64))
     bound = lower_bound(problem.loads, problem.limits)
     assert len(packs) - bound < (alone - bound) / 2
+
+
+def test_no_sample_waits_twice() -> None:
+    """Samples just above half a pack leave it half empty in every pool."""
+    loads = np.array([[51], [52], [53], *([50],) * 62], dtype=np.int64)
+    carry = PoolCarry(rows=np.array([0, 1]))
+    packs = pack_next_pool(loads, np.array([100]), np.arange(2, 65), carry, np.random.default_rng(0), last=False)
+    assert carry.rows.tolist() == [2]
+    assert sorted([*packs.rows.tolist(), 2]) == list(range(65))
 
 
 def test_packs_can_be_empty_joined_and_taken() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab.errors import SettingsError
@@ -26,6 +26,7 @@ def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
+@settings(max_examples=40)
 @given(
     packs=st.integers(0, 80),
     ranks=st.integers(1, 9),
@@ -40,6 +41,7 @@ def test_every_pack_runs_once_and_ranks_run_equally_many(packs: int, ranks: int,
     assert len(groups) == -(-packs // (ranks * multiple)) * multiple
 
 
+@settings(max_examples=40)
 @given(packs=st.integers(1, 80), ranks=st.integers(1, 9), window=st.integers(1, 7))
 def test_padding_packs_stand_at_the_end_only(packs: int, ranks: int, window: int) -> None:
     zero_loss = match_steps(loads(packs), ranks, window, rng()).zero_loss.ravel()
@@ -52,6 +54,13 @@ def test_a_padding_pack_copies_the_lightest_of_its_step() -> None:
     groups = match_steps(columns, 4, 1, rng())
     assert groups.pack.tolist() == [[0, 1, 2, 2]]
     assert groups.zero_loss.tolist() == [[False, False, False, True]]
+
+
+def test_the_step_that_is_padded_has_the_lightest_packs_of_its_window() -> None:
+    columns = rng(3).permutation(8 * 6 + 3)[:, None]
+    groups = match_steps(columns, 8, 3, rng())
+    last_window = columns[8 * 3 :, 0]
+    assert sorted(columns[groups.pack[-1, :3], 0].tolist()) == np.sort(last_window)[:3].tolist()
 
 
 @pytest.mark.parametrize("ranks", [8, 32])
@@ -106,6 +115,7 @@ def test_no_rank_always_gets_the_largest() -> None:
     assert of_rank.max() / of_rank.mean() < 1.001
 
 
+@settings(max_examples=40)
 @given(
     packs=st.integers(1, 90),
     stretches=st.lists(st.tuples(st.integers(1, 6), st.integers(1, 3), st.integers(0, 4)), max_size=3),

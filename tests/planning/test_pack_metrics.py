@@ -120,9 +120,9 @@ def test_published_isf_loses_to_random_batches_at_tight_caps() -> None:
     assert not packing_gain(samples, packs, batch=4, ranks=8, settings=settings, seed=0).pays
 
 
-@pytest.mark.parametrize("batch", [1, 2, 4])
+@pytest.mark.parametrize("batch", [1, 4])
 def test_chosen_caps_hold_about_as_many_samples_as_a_batch(batch: int) -> None:
-    samples = vlm_loads()
+    samples = vlm_loads(1000)
     choice = choose_caps(samples, batch=batch, ranks=8, settings=PackSettings(), seed=0)
     assert batch <= choice.samples_per_pack <= batch + 1
     assert choice.patches % PATCHES_PER_TILE == 0
@@ -131,7 +131,7 @@ def test_chosen_caps_hold_about_as_many_samples_as_a_batch(batch: int) -> None:
 
 
 def test_chosen_caps_hold_the_one_large_sample() -> None:
-    samples = vlm_loads()
+    samples = vlm_loads(500)
     samples.tokens[5] = 50_000
     assert choose_caps(samples, batch=2, ranks=4, settings=PackSettings(), seed=0).tokens == 50_000
 
