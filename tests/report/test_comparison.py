@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from trimtab.cli.main import main
 from trimtab.errors import MetadataError
 from trimtab.report.comparison import compare
 from trimtab.report.comparison_table import comparison_table
 from trimtab.report.rank_time_plot import write_rank_time_plot
+from trimtab.report.run_comparison import compare_runs
 from trimtab.report.run_records import read_steps
 from trimtab.schema.reports import StepReport
 
@@ -26,7 +28,8 @@ def report_of(step: int, *, step_ms: float, rank_ms: tuple[float, float] = (10.0
         "optimizer": [1.0, 1.0],
     }
     return StepReport(
-        step=step, loss=1.0, loss_tokens=4, tokens=100, samples=2, step_ms=step_ms, exposed_data_ms=2.0, phases_ms=phases,
+        step=step, loss=1.0, loss_tokens=4, tokens=100, samples=2, step_ms=step_ms, exposed_data_ms=2.0,
+        phases_ms=phases,
         rank_ms=list(rank_ms), predicted_rank_ms=[1.0, 2.0], step_ratio_before=1.5, step_ratio=1.4, bound_ratio=1.1,
         vision_ratio=1.2, token_ratio=1.3, observed_step_ratio=None, planning_ms=0.4, moved_bytes=0, decoded=[1, 1],
         learning_rate=0.1, grad_norm=1.0,
@@ -98,3 +101,18 @@ def test_broken_records_are_named(tmp_path: Path, content: str | None, said: str
         (tmp_path / "steps.jsonl").write_text(content)
     with pytest.raises(MetadataError, match=said):
         read_steps(tmp_path)
+
+
+def test_the_runs_of_a_name_are_compared_where_they_lie(tmp_path: Path) -> None:
+    for name, reports in (("balanced", BALANCED), ("baseline", BASELINE)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "steps.jsonl").write_text("".join(json.dumps(r.to_json()) + "\n" for r in reports))
+    assert main(["report", str(tmp_path), "--json"]) == 0
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["speedup"] == 2.0
+    assert (tmp_path / "rank_time.html").exists()
+
+
+def test_a_missing_run_says_how_to_make_it(tmp_path: Path) -> None:
+    with pytest.raises(MetadataError, match=r"has no balanced run; train one with balance\.mode=on"):
+        compare_runs(tmp_path)

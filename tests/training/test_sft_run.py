@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,14 @@ from tests.chat_tokenizer import chat_tokenizer
 from tests.training.small_run import scan, steps_of, train_after, train_on_rank, write_run
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 
-from trimtab.errors import LoaderError, MetadataError, RankDisagreementError, SettingsError, TrainingError
+from trimtab.errors import (
+    CheckpointError,
+    LoaderError,
+    MetadataError,
+    RankDisagreementError,
+    SettingsError,
+    TrainingError,
+)
 from trimtab.families.registry import family_for
 from trimtab.loader.settings import LoaderSettings
 from trimtab.testing import RankPool
@@ -185,6 +193,31 @@ def test_skipped_samples_carry_no_loss_and_are_listed(
     )
     rank_pool.run(2, train_on_rank, good)
     assert losses(settings)[0] == pytest.approx(losses(good)[0], rel=1e-9)
+
+
+def test_a_full_disk_ends_the_run_by_name_and_leaves_no_half_checkpoint(
+    rank_pool: RankPool, files: dict[str, Any]
+) -> None:
+    settings = settings_for(files, "full", steps=2)
+    for error in rank_pool.run(2, train_after, settings, _limit_files, return_exceptions=True):
+        assert isinstance(error, CheckpointError)
+        assert "could not write checkpoint" in str(error)
+        assert "free space" in str(error)
+    assert list((settings.folder / "checkpoints").iterdir()) == []
+
+
+def _limit_files(rank: int) -> None:
+    """What a full disk does to rank 1, without one: writing past 100 kB fails."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000 if rank == 1 else resource.RLIM_INFINITY,) * 2)
+
+
+def test_one_rank_gives_the_same_bits_balanced_or_not(rank_pool: RankPool, files: dict[str, Any]) -> None:
+    on, off = settings_for(files, "bits"), settings_for(files, "bits", balance=OFF)
+    for settings in (on, off):
+        rank_pool.run(1, train_on_rank, settings)
+    assert losses(on) == losses(off)
+    for name, tensor in weights(on).items():
+        assert torch.equal(tensor, weights(off)[name])
 
 
 def test_a_dataset_changed_since_the_scan_is_refused(rank_pool: RankPool, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from trimtab.demo import questions
 from trimtab.demo.dataset import DemoDataset, write_demo
 from trimtab.demo.model import write_model
 from trimtab.demo.settings import DemoSettings
@@ -19,17 +20,15 @@ from trimtab.loader.scan import Scanner
 from trimtab.loader.settings import LoaderSettings
 from trimtab.loader.sources import open_dataset
 from trimtab.loader.tokenizer import load_tokenizer
-from trimtab.report.comparison import Comparison, compare
+from trimtab.report.comparison import Comparison
 from trimtab.report.comparison_table import comparison_table
-from trimtab.report.rank_time_plot import write_rank_time_plot
-from trimtab.report.run_records import read_steps
+from trimtab.report.run_comparison import PLOT, SUMMARY, compare_runs
 from trimtab.schema.table_file import write_table
 from trimtab.training.launch import launch
 from trimtab.training.settings import BalanceSettings, EvalSettings, OptimizerSettings, SFTSettings
 from trimtab.training.sft import train
 
 NAME = "demo"
-PLOT = "rank_time.html"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +57,6 @@ def run_demo(options: DemoOptions, *, quiet: bool = False) -> dict[str, Any]:
         TrimtabError: a step failed, or a signal stopped it.
     """
     dataset, model = prepare(options)
-    folder = options.runs / NAME
     balanced = training_settings(options, dataset, model)
     baseline = replace(
         balanced,
@@ -69,9 +67,10 @@ def run_demo(options: DemoOptions, *, quiet: bool = False) -> dict[str, Any]:
     )
     _train(balanced)
     _train(baseline)
-    comparison, summary = _report(folder, balanced, baseline, dataset)
+    accuracy = _accuracy(balanced.folder / "evaluation.json", dataset)
+    comparison, summary = compare_runs(options.runs / NAME, {"accuracy": accuracy})
     if not quiet:
-        _print(comparison, summary["accuracy"], folder)
+        _print(comparison, accuracy, options.runs / NAME)
     return summary
 
 
@@ -83,7 +82,7 @@ def prepare(options: DemoOptions) -> tuple[DemoDataset, Path]:
         folder / "data", settings.seed, train=settings.train, held_out=settings.held_out, settings=settings.dataset
     )
     console.print(f"{dataset.files} encoded images and videos in {folder / 'data'}")
-    model = write_model(folder / "model", _texts(dataset), settings.seed, settings.model)
+    model = write_model(folder / "model", questions.texts(), settings.seed, settings.model)
     for jsonl in (dataset.train, dataset.held_out):
         _scan(model, jsonl, console)
     return dataset, model
@@ -114,15 +113,6 @@ def training_settings(options: DemoOptions, dataset: DemoDataset, model: Path) -
     )
 
 
-def _texts(dataset: DemoDataset) -> list[str]:
-    """What the tokenizer learns from: questions and answers of the training samples."""
-    texts = []
-    for line in dataset.train.read_text(encoding="utf-8").splitlines():
-        question, answer = json.loads(line)["messages"]
-        texts += [question["content"][-1]["text"], answer["content"]]
-    return texts
-
-
 def _scan(model: Path, jsonl: Path, console: Console) -> None:
     checkpoint = read_checkpoint(model)
     scanner = Scanner(tokenizer=load_tokenizer(model), family=checkpoint.family, geometry=checkpoint.geometry)
@@ -137,20 +127,6 @@ def _scan(model: Path, jsonl: Path, console: Console) -> None:
 def _train(settings: SFTSettings) -> None:
     if launch(train, settings) != 0:
         raise TrainingError("the demo was stopped; run it again")
-
-
-def _report(
-    folder: Path, balanced: SFTSettings, baseline: SFTSettings, dataset: DemoDataset
-) -> tuple[Comparison, dict[str, Any]]:
-    runs = [read_steps(settings.folder) for settings in (balanced, baseline)]
-    comparison = compare(*runs)
-    accuracy = _accuracy(balanced.folder / "evaluation.json", dataset)
-    summary = {**comparison.to_json(), "accuracy": accuracy}
-    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    compared = set(comparison.steps)
-    kept = [[report for report in run if report.step in compared] for run in runs]
-    write_rank_time_plot(folder / PLOT, balanced=kept[0], baseline=kept[1])
-    return comparison, summary
 
 
 def _accuracy(path: Path, dataset: DemoDataset) -> dict[str, Any]:
@@ -177,5 +153,5 @@ def _print(comparison: Comparison, accuracy: dict[str, Any], folder: Path) -> No
         f"commonest answer {accuracy['commonest_answer']:.1%}"
     )
     console.print(
-        f"time of each rank, before and after: {folder / PLOT}\nall figures: {folder / 'summary.json'}", soft_wrap=True
+        f"time of each rank, before and after: {folder / PLOT}\nall figures: {folder / SUMMARY}", soft_wrap=True
     )

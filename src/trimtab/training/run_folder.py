@@ -4,37 +4,42 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from trimtab.errors import TrainingError
 from trimtab.schema.reports import StepReport
 
 BAD_SAMPLES = "bad_samples.json"
 
 
 class RunFolder:
-    """Written by rank 0 only."""
+    """Written by rank 0 only; every method that writes raises a TrainingError naming the file where it cannot."""
 
     def __init__(self, folder: Path, *, first_step: int) -> None:
         """Open a run's folder; rows of ``first_step`` and later, left by a run that went on further, are dropped."""
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
         self._steps = folder / "steps.jsonl"
-        if first_step == 0:
-            (folder / BAD_SAMPLES).unlink(missing_ok=True)
-        kept = [line for line in self._lines() if json.loads(line)["step"] < first_step]
-        self._steps.write_text("".join(f"{line}\n" for line in kept))
+        with _naming(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            if first_step == 0:
+                (folder / BAD_SAMPLES).unlink(missing_ok=True)
+            kept = [line for line in self._lines() if json.loads(line)["step"] < first_step]
+            self._steps.write_text("".join(f"{line}\n" for line in kept))
 
     def write_settings(self, settings: Any) -> None:
         """Write the resolved settings as YAML."""
         plain = _plain(dataclasses.asdict(settings))
-        (self.folder / "config.yaml").write_text(yaml.safe_dump(plain, sort_keys=False))
+        with _naming(self.folder):
+            (self.folder / "config.yaml").write_text(yaml.safe_dump(plain, sort_keys=False))
 
     def write_step(self, report: StepReport) -> None:
         """Append one step."""
-        with self._steps.open("a") as file:
+        with _naming(self._steps), self._steps.open("a") as file:
             file.write(json.dumps(report.to_json()) + "\n")
 
     def write_bad_samples(self, step: int, bad: list[tuple[str, str]]) -> None:
@@ -51,13 +56,25 @@ class RunFolder:
     def write_json(self, name: str, value: Any) -> None:
         """Write one JSON file aside and rename it."""
         aside = self.folder / f".{name}.partial"
-        aside.write_text(json.dumps(value, indent=2) + "\n")
-        aside.rename(self.folder / name)
+        with _naming(self.folder / name):
+            aside.write_text(json.dumps(value, indent=2) + "\n")
+            aside.rename(self.folder / name)
 
     def _lines(self) -> list[str]:
         if not self._steps.exists():
             return []
         return [line for line in self._steps.read_text().splitlines() if line.endswith("}")]
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Turn a failure to write into one line that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise TrainingError(
+            f"cannot write {path}: {error.strerror}; free space or choose another runs folder"
+        ) from error
 
 
 def _plain(value: Any) -> Any:
