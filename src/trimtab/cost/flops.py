@@ -97,17 +97,19 @@ def vision_frame_attention_flops(
     Returns:
         float64 [V] of the layers that see the whole frame, and float64 [V] of the windowed layers.
     """
-    tokens = (grids[:, 0] * grids[:, 1] + vision.extra_tokens).astype(np.float64)
+    height, width = np.ascontiguousarray(grids.T)
     full_layers = len(vision.full_layers) if vision.window else vision.depth
-    full = 4.0 * vision.width * full_layers * tokens**2
+    pairs = np.square(height * width + vision.extra_tokens).astype(np.float64)
+    full = 4.0 * vision.width * full_layers * pairs
     if not vision.window:
         return full, np.zeros_like(full)
-    pairs = _squared_cuts(grids[:, 0], vision.window) * _squared_cuts(grids[:, 1], vision.window)
+    pairs = (_squared_cuts(height, vision.window) * _squared_cuts(width, vision.window)).astype(np.float64)
     return full, 4.0 * vision.width * (vision.depth - full_layers) * pairs
 
 
-def _squared_cuts(sides: NDArray[np.int64], window: int) -> NDArray[np.float64]:
+def _squared_cuts(sides: NDArray[np.int64], window: int) -> NDArray[np.int64]:
     """Sum of squares of the pieces a side falls into when cut every ``window`` patches."""
-    whole, rest = np.divmod(sides, window)
-    squares: NDArray[np.int64] = whole * window**2 + rest**2
-    return squares.astype(np.float64)
+    whole = sides // window
+    rest = sides - whole * window
+    squares: NDArray[np.int64] = whole * window**2 + rest * rest
+    return squares
