@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from planning_cases import batch_of, batches, costs_of
 
 from trimtab.errors import InfeasibleError, SettingsError
+from trimtab.planning.loads import step_time
 from trimtab.planning.settings import PlanSettings
 from trimtab.planning.step import plan_step
 from trimtab.planning.validate import validate_plan
+from trimtab.schema.costs import Costs
 from trimtab.schema.metadata import BatchMetadata
 
 plan_settings = st.builds(
@@ -73,6 +75,22 @@ def test_step_time_adds_what_ranks_wait_for() -> None:
     }
     assert times["layer"] == max(language) + 10 * frame
     assert times["step"] == times["micro_batch"] == max(language[0], language[1] + 10 * frame)
+
+
+def test_meeting_points_of_two_micro_batches() -> None:
+    language, vision = np.array([[4, 1], [1, 4]]), np.array([[0, 2], [2, 0]])
+    assert step_time(language, vision, "step") == 7
+    assert step_time(language, vision, "step", np.array([5, 0])) == 12
+    assert step_time(language, vision, "micro_batch") == 8
+    assert step_time(language, vision, "layer") == 12
+
+
+def test_an_order_that_was_better_is_kept() -> None:
+    """Longest first ends at 16, where no exchange of two helps; as they came the ranks had 15 each."""
+    batch = batch_of([1] * 9)
+    costs = Costs(language_ns=np.array([9, 5, 1, 8, 4, 3, 7, 6, 2]), vision_frame_ns=np.zeros(0, dtype=np.int64))
+    plan = plan_step(batch, costs, 3, PlanSettings())
+    assert plan.step_ns == plan.current_step_ns == 15
 
 
 def test_denominators_count_loss_tokens_and_sequences() -> None:

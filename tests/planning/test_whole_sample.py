@@ -90,6 +90,24 @@ def test_long_samples_share_a_micro_batch() -> None:
     assert assignment.rank[0] != assignment.rank[1]
 
 
+def test_bins_of_similar_load_share_a_micro_batch() -> None:
+    """Bins filled to 16, 15, 12 and 11 meet as (16, 15) and (12, 11), not as they were filled."""
+    problem = problem_of(
+        [12, 8, 8, 15, 10, 1], 2, tokens=[4, 5, 6, 1, 2, 6], max_tokens_per_micro_batch=8, micro_batches=2
+    )
+    assignment = partition(problem, OURS)
+    load = np.zeros((2, 2), dtype=np.int64)
+    np.add.at(load, (assignment.micro_batch, assignment.rank), problem.cost_ns)
+    assert load.max(axis=1).sum() == sorted(load.ravel())[3] + sorted(load.ravel())[1] == 30
+
+
+def test_an_exchange_is_legal_for_both_ranks() -> None:
+    """Evening 18 and 12 would swap the 9 for the 6, but the giver has no room for its 9 tokens."""
+    problem = problem_of([9, 9, 6, 6], 2, tokens=[1, 9, 9, 1], max_tokens_per_rank=10)
+    assignment = partition(problem, OURS)
+    assert np.bincount(assignment.rank, weights=problem.tokens).max() <= 10
+
+
 def test_with_sync_step_only_totals_count() -> None:
     problem = problem_of([9, 1, 5, 5], 2, tokens=[1, 1, 1, 1], max_tokens_per_micro_batch=1, sync="step")
     assignment = partition(problem, OURS)
