@@ -22,7 +22,7 @@ class PlanSettings:
         equal_counts: every rank gets the same number of samples in each micro-batch, give or take one.
         equal_microbatches: ranks run the same number of micro-batches, empty ones included. False (sync "step"
             only): a rank fills as few as it needs and stops.
-        within_step: samples stay in the PPO mini-batch they came in; see ``planning/minibatches.py``.
+        within_step: samples stay in the PPO mini-batch they came in; see ``planning/ppo_mini_batches.py``.
         balance_vision: spread vision units over ranks; otherwise a visual is encoded where its sample is.
         max_degree: largest sequence-parallel degree of sharding strategies.
         locality_tolerance: of plans slower than the best by at most this share, the one that moves least is taken.

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import SettingsError
+from trimtab.planning import whole_packs
 from trimtab.planning.arrangement import Arrangement, arrange
 from trimtab.planning.bounds import step_bound
 from trimtab.planning.feasibility import check_fits
@@ -32,6 +33,7 @@ def plan_step(
     history: Sequence[int] | NDArray[np.int64] | None = None,
     rank_speed: Sequence[float] | NDArray[np.float64] | None = None,
     current_rank: Sequence[int] | NDArray[np.int64] | None = None,
+    pack_of: Sequence[int] | NDArray[np.int64] | None = None,
 ) -> StepPlan:
     """Plan one optimizer step: rank and micro-batch of every sample, and the vision units of every rank.
 
@@ -45,6 +47,8 @@ def plan_step(
         rank_speed: float [R], speed of each rank relative to the one the costs are stated for.
         current_rank: int64 [N], rank each sample lies on already; then, among plans about as fast, the one that moves
             fewest bytes is taken. None: nothing is loaded yet, and the current arrangement is contiguous equal blocks.
+        pack_of: int64 [N], pack of each sample, where a packer chose which samples run together; each pack then runs
+            whole and alone, and the current arrangement is the one it was dealt in (``whole_packs.dealt``).
 
     Returns:
         A plan; our strategy's is never slower than the current arrangement where that one is legal.
@@ -56,6 +60,11 @@ def plan_step(
     problem = partition_problem(batch, costs, ranks, settings, history=history, rank_speed=rank_speed)
     check_fits(problem, batch.sample_ids)
     strategy = strategy_named(settings.strategy)
+    if pack_of is not None:
+        if current_rank is not None:
+            raise SettingsError("pack_of and current_rank exclude each other: packs are planned before they are loaded")
+        packs = whole_packs.checked_packs(pack_of, len(batch), equal_counts=settings.equal_counts)
+        return _plan_packs(batch, costs, problem, settings, packs)
     at_first = (
         as_is.contiguous_ranks(len(batch), ranks) if current_rank is None else _on_ranks(current_rank, batch, ranks)
     )
@@ -75,6 +84,28 @@ def plan_step(
         candidates.append(current)
     chosen = _choose(batch, candidates, None if current_rank is None else at_first, settings.locality_tolerance)
     return _plan(batch, costs, problem, settings, chosen, current)
+
+
+def _plan_packs(
+    batch: BatchMetadata,
+    costs: Costs,
+    problem: PartitionProblem,
+    settings: PlanSettings,
+    pack_of: NDArray[np.int64],
+) -> StepPlan:
+    """The step's plan where packs are indivisible."""
+    strategy = strategy_named(settings.strategy)
+    current = arrange(batch, costs, problem, whole_packs.dealt(pack_of, problem.ranks), "at-owner")
+    candidates = [current]
+    if strategy.name != "as-is":
+        vision: VisionRule = strategy.vision if settings.balance_vision else "at-owner"
+        objectives = _objectives(batch, costs, problem, settings)
+        assignments = [whole_packs.spread(each, pack_of, strategy) for each in objectives]
+        balanced = [arrange(batch, costs, problem, assignment, vision) for assignment in assignments]
+        candidates = [*balanced, current] if _legal(problem, current.assignment) else balanced
+    chosen = min(candidates, key=_step_ns)
+    items_ns = whole_packs.sums(costs.language_ns, pack_of)
+    return _plan(batch, costs, problem, settings, chosen, current, items_ns=items_ns)
 
 
 def partition_problem(
@@ -185,10 +216,13 @@ def _plan(
     settings: PlanSettings,
     chosen: Arrangement,
     current: Arrangement,
+    *,
+    items_ns: NDArray[np.int64] | None = None,
 ) -> StepPlan:
+    """The plan of an arrangement; ``items_ns`` is the language cost of what stays whole, samples by default."""
     _, distinct = np.unique(batch.visual_keys, return_index=True)
     bound = step_bound(
-        costs.language_ns,
+        costs.language_ns if items_ns is None else items_ns,
         costs.vision_frame_ns[distinct],
         batch.grid_thw[distinct, 0],
         problem.ranks,
