@@ -1,4 +1,4 @@
-"""The demo from nothing: draw a dataset, scan it, train balanced, train a baseline stretch, compare."""
+"""The demo from nothing: draw a dataset, scan it, train balanced and a baseline stretch by turns, compare."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from trimtab.report.comparison import Comparison
 from trimtab.report.comparison_table import comparison_table
 from trimtab.report.run_comparison import PLOT, SUMMARY, compare_runs
 from trimtab.schema.table_file import write_table
+from trimtab.training.by_turns import ByTurns, train_by_turns
 from trimtab.training.launch import launch
 from trimtab.training.settings import BalanceSettings, EvalSettings, OptimizerSettings, SFTSettings
-from trimtab.training.sft import train
 
 NAME = "demo"
 
@@ -65,8 +65,8 @@ def run_demo(options: DemoOptions, *, quiet: bool = False) -> dict[str, Any]:
         stop_after=min(options.baseline_steps, balanced.steps),
         evaluation=EvalSettings(),
     )
-    _train(balanced)
-    _train(baseline)
+    if launch(train_by_turns, ByTurns(main=balanced, other=baseline)) != 0:
+        raise TrainingError("the demo was stopped; run it again")
     accuracy = _accuracy(balanced.folder / "evaluation.json", dataset)
     comparison, summary = compare_runs(options.runs / NAME, {"accuracy": accuracy})
     if not quiet:
@@ -122,11 +122,6 @@ def _scan(model: Path, jsonl: Path, console: Console) -> None:
     tokens = result.table.batch().tokens
     console.print(f"scanned {jsonl}: {len(tokens)} samples, median {int(sorted(tokens)[len(tokens) // 2])} tokens, "
                   f"longest {int(tokens.max())}")  # fmt: skip
-
-
-def _train(settings: SFTSettings) -> None:
-    if launch(train, settings) != 0:
-        raise TrainingError("the demo was stopped; run it again")
 
 
 def _accuracy(path: Path, dataset: DemoDataset) -> dict[str, Any]:

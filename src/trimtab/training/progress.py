@@ -6,7 +6,15 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from trimtab.schema.reports import StepReport
 
@@ -20,43 +28,44 @@ class RunProgress:
 
     def __init__(self, title: str, *, first_step: int, steps: int, quiet: bool) -> None:
         """Show ``steps`` steps of which ``first_step`` are done."""
-        console = Console(stderr=True, quiet=quiet)
-        self._progress = Progress(
-            TextColumn(title),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[state]}"),
-            console=console,
-            disable=quiet,
-        )
-        self._task = self._progress.add_task(title, total=steps, completed=first_step, state="starting")
+        self._console = Console(stderr=True, quiet=quiet)
+        self._title, self._steps, self._quiet = title, steps, quiet
+        self._done = first_step
+        self._live: tuple[Progress, TaskID] | None = None
         self._rows = 0
 
     def __enter__(self) -> Self:
-        """Start the live line."""
-        self._progress.start()
+        """Start the live line; may be entered again."""
+        columns = (TextColumn(self._title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        state = (TimeRemainingColumn(), TextColumn("{task.fields[state]}"))
+        live = Progress(*columns, *state, console=self._console, disable=self._quiet, transient=True)
+        self._live = (live, live.add_task(self._title, total=self._steps, completed=self._done, state="starting"))
+        live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop the live line."""
-        self._progress.stop()
+        if self._live:
+            self._live[0].stop()
+        self._live = None
 
     def say(self, text: str) -> None:
         """One line above the live line."""
-        self._progress.console.print(text, highlight=False, soft_wrap=True)
+        self._console.print(text, highlight=False, soft_wrap=True)
 
     def step(self, report: StepReport) -> None:
         """One row for a step, with a header every twenty."""
         if self._rows % 20 == 0:
-            self.say(_HEADER)
+            self.say(f"{self._title}\n{_HEADER}")
         self._rows += 1
         self.say(step_row(report))
         state = f"loss {report.loss:.3f}" if report.grad_norm is not None else "step skipped: gradient not finite"
-        self._progress.update(self._task, completed=report.step + 1, state=state)
+        self._done = report.step + 1
+        if self._live:
+            live, task = self._live
+            live.update(task, completed=self._done, state=state)
 
 
 def step_row(report: StepReport) -> str:

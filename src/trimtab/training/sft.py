@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict
 
 from trimtab.errors import TrainingError
-from trimtab.loader.step_loader import LoadedStep, StepLoader
+from trimtab.loader.step_loader import LoadedStep
 from trimtab.runtime.groups import Ranks
 from trimtab.runtime.loss import gradient_scale, step_loss
 from trimtab.training import checkpoint
@@ -33,62 +33,133 @@ def train(settings: SFTSettings, ranks: Ranks) -> bool:
     Raises:
         TrimtabError: bad input or a failed rank; the same error on every rank.
     """
-    job = build_job(settings, ranks)
-    first_step = _resume(job)
     stop = StopSignal()
-    loader = job.open_loader()
+    run = SupervisedRun(settings, ranks, stop)
     try:
-        with RunProgress(
-            f"{settings.name} {settings.balance.variant}",
-            first_step=first_step,
-            steps=settings.last_step,
-            quiet=not ranks.is_first,
-        ) as progress:
-            folder = _open_folder(job, first_step)
-            done = _train_steps(job, loader, first_step, progress, folder, stop)
-            _list_bad_samples(progress, folder)
-            _save(job, loader)
-            if done and settings.last_step == settings.steps:
-                _finish(job, progress, folder)
+        done = run.train_until(settings.last_step)
+        run.save()
+        if done and settings.last_step == settings.steps:
+            run.finish()
     finally:
-        loader.close()
-        job.close()
+        run.close()
         stop.restore()
     return done
 
 
-def _train_steps(
-    job: Job, loader: StepLoader, first_step: int, progress: RunProgress, folder: RunFolder | None, stop: StopSignal
-) -> bool:
-    settings, skipped = job.settings, 0
-    began = time.perf_counter()
-    for step in range(first_step, settings.last_step):
-        job.clock.mark("data")
-        loaded = loader.next()
-        outcome = train_step(job, loaded, began, stop)
-        began = time.perf_counter()
-        job.sampler.consumed(step)
-        if folder:
-            folder.write_step(outcome.report)
+class SupervisedRun:
+    """One run on this rank: its job, the loader ahead of it, and the folder rank 0 writes."""
+
+    def __init__(self, settings: SFTSettings, ranks: Ranks, stop: StopSignal) -> None:
+        """Build the job, resume where asked to, and begin to load.
+
+        Raises:
+            TrimtabError: the settings, data, model or checkpoint cannot be used.
+        """
+        self._settings, self._stop = settings, stop
+        self._job = build_job(settings, ranks)
+        self._skipped = 0
+        first_step = self._resume()
+        self._loader = self._job.open_loader()
+        self._folder = RunFolder(settings.folder, first_step=first_step) if ranks.is_first else None
+        if self._folder:
+            self._folder.write_settings(settings)
+        self._progress = RunProgress(
+            f"{settings.name} {settings.balance.variant}",
+            first_step=first_step,
+            steps=settings.last_step,
+            quiet=not ranks.is_first,
+        )
+
+    def train_until(self, last_step: int) -> bool:
+        """Train the steps before ``last_step``; False where a signal stopped the run."""
+        with self._progress as progress:
+            began = time.perf_counter()
+            for step in range(self._job.sampler.next_step, last_step):
+                self._job.clock.mark("data")
+                loaded = self._loader.next()
+                outcome = train_step(self._job, loaded, began, self._stop)
+                began = time.perf_counter()
+                self._record(loaded, outcome)
+                if outcome.stop:
+                    progress.say(f"stopped by a signal after step {step}; --resume goes on from the checkpoint")
+                    return step + 1 == self._settings.last_step
+                every = self._settings.checkpoint_every
+                if every and (step + 1) % every == 0:
+                    self.save()
+        return True
+
+    def save(self) -> None:
+        """Write a checkpoint of what was consumed."""
+        job = self._job
+        progress = checkpoint.Progress(next_step=job.sampler.next_step, loader=self._loader.state_dict())
+        checkpoint.save(self._settings.folder / "checkpoints", job.model, job.optimizer, progress, job.ranks.control)
+
+    def finish(self) -> None:
+        """Write the model, score the held-out samples, list what could not be loaded."""
+        settings, job, say = self._settings, self._job, self._progress.say
+        export(job.model, settings.lora, settings.model, settings.folder / "model", job.ranks.control)
+        say(f"model written to {settings.folder / 'model'}")
+        if settings.evaluation.data:
+            self._evaluate()
+        bad = self._folder.bad_samples() if self._folder else []
+        if bad:
+            say(f"{len(bad)} samples could not be loaded and carried no loss:")
+        for entry in bad:
+            say(f"  step {entry['step']}, {entry['sample_id']}: {entry['reason']}")
+
+    def close(self) -> None:
+        """Stop loading."""
+        self._loader.close()
+        self._job.close()
+
+    def _resume(self) -> int:
+        job = self._job
+        path = checkpoint.latest(self._settings.folder / "checkpoints") if self._settings.resume else None
+        if path is None:
+            return 0
+        progress = checkpoint.load(path, job.model, job.optimizer, job.ranks.control)
+        job.sampler.load_state_dict(progress.loader)
+        return progress.next_step
+
+    def _record(self, loaded: LoadedStep, outcome: StepOutcome) -> None:
+        report = outcome.report
+        self._job.sampler.consumed(report.step)
+        if self._folder:
+            self._folder.write_step(report)
             if loaded.bad_samples:
-                folder.write_bad_samples(step, loaded.bad_samples)
-        progress.step(outcome.report)
-        skipped = skipped + 1 if outcome.report.grad_norm is None else 0
-        if skipped > settings.optimizer.max_skipped_steps:
+                self._folder.write_bad_samples(report.step, loaded.bad_samples)
+        self._progress.step(report)
+        self._skipped = self._skipped + 1 if report.grad_norm is None else 0
+        optimizer = self._settings.optimizer
+        if self._skipped > optimizer.max_skipped_steps:
             raise TrainingError(
-                f"step {step}: the gradient was not finite for {skipped} steps in a row; lower "
-                f"optimizer.learning_rate={settings.optimizer.learning_rate:g} or inspect the data"
+                f"step {report.step}: the gradient was not finite for {self._skipped} steps in a row; lower "
+                f"optimizer.learning_rate={optimizer.learning_rate:g} or inspect the data"
             )
-        if outcome.stop:
-            progress.say(f"stopped by a signal after step {step}; --resume goes on from the checkpoint")
-            return step + 1 == settings.last_step
-        if settings.checkpoint_every and (step + 1) % settings.checkpoint_every == 0:
-            _save(job, loader)
-    return True
+
+    def _evaluate(self) -> None:
+        loader, steps = self._job.open_evaluation_loader()
+        try:
+            accuracy = evaluate(self._job.model, loader, steps, self._job.ranks)
+        finally:
+            loader.close()
+        self._progress.say(
+            f"held-out accuracy over {accuracy.samples} samples: {accuracy.with_pixels:.1%}, "
+            f"with blanked pixels {accuracy.blanked:.1%}"
+        )
+        if self._folder:
+            self._folder.write_json("evaluation.json", asdict(accuracy))
 
 
 def train_step(job: Job, loaded: LoadedStep, began: float, stop: StopSignal) -> StepOutcome:
-    """One optimizer step: a forward and backward for each micro-batch, then the update."""
+    """One optimizer step: a forward and backward for each micro-batch, then the update.
+
+    Args:
+        job: this rank's part of the run.
+        loaded: the step.
+        began: ``time.perf_counter()`` at the end of the step before.
+        stop: whether this rank was asked to stop.
+    """
     settings, ranks = job.settings, job.ranks
     loss_sum = 0.0
     for pack in loaded.packs:
@@ -108,52 +179,3 @@ def train_step(job: Job, loaded: LoadedStep, began: float, stop: StopSignal) -> 
         stop=stop.wanted,
     )
     return gather_report(loaded, figures, rate=rate, grad_norm=grad_norm, group=ranks.control)
-
-
-def _resume(job: Job) -> int:
-    path = checkpoint.latest(job.settings.folder / "checkpoints") if job.settings.resume else None
-    if path is None:
-        return 0
-    progress = checkpoint.load(path, job.model, job.optimizer, job.ranks.control)
-    job.sampler.load_state_dict(progress.loader)
-    return progress.next_step
-
-
-def _save(job: Job, loader: StepLoader) -> None:
-    progress = checkpoint.Progress(next_step=job.sampler.next_step, loader=loader.state_dict())
-    checkpoint.save(job.settings.folder / "checkpoints", job.model, job.optimizer, progress, job.ranks.control)
-
-
-def _open_folder(job: Job, first_step: int) -> RunFolder | None:
-    if not job.ranks.is_first:
-        return None
-    folder = RunFolder(job.settings.folder, first_step=first_step)
-    folder.write_settings(job.settings)
-    return folder
-
-
-def _list_bad_samples(progress: RunProgress, folder: RunFolder | None) -> None:
-    bad = folder.bad_samples() if folder else []
-    if bad:
-        progress.say(f"{len(bad)} samples could not be loaded and carried no loss:")
-    for entry in bad:
-        progress.say(f"  step {entry['step']}, {entry['sample_id']}: {entry['reason']}")
-
-
-def _finish(job: Job, progress: RunProgress, folder: RunFolder | None) -> None:
-    settings = job.settings
-    export(job.model, settings.lora, settings.model, settings.folder / "model", job.ranks.control)
-    progress.say(f"model written to {settings.folder / 'model'}")
-    if not settings.evaluation.data:
-        return
-    loader, steps = job.open_evaluation_loader()
-    try:
-        accuracy = evaluate(job.model, loader, steps, job.ranks)
-    finally:
-        loader.close()
-    progress.say(
-        f"held-out accuracy over {accuracy.samples} samples: {accuracy.with_pixels:.1%}, "
-        f"with blanked pixels {accuracy.blanked:.1%}"
-    )
-    if folder:
-        folder.write_json("evaluation.json", asdict(accuracy))
