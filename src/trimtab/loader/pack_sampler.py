@@ -40,6 +40,7 @@ class PackSampler:
         seed: int,
         settings: PackSettings | None = None,
         on_oversized: Literal["raise", "skip"] = "raise",
+        sample_ids: Sequence[str] | None = None,
     ) -> None:
         """Pack the rows of ``problem``.
 
@@ -50,6 +51,7 @@ class PackSampler:
             seed: decides order and packs, with the epoch.
             settings: of the packer.
             on_oversized: "raise", or "skip" samples that no pack can hold; they are listed in ``oversized``.
+            sample_ids: names of the rows, for messages.
 
         Raises:
             InfeasibleError: a sample exceeds a cap, under "raise", or all do.
@@ -62,7 +64,11 @@ class PackSampler:
         self._settings = settings or PackSettings()
         self._ranks, self._micro_batches = ranks, micro_batches
         self._oversized = problem.oversized()
-        _check_oversized(problem, self._oversized, on_oversized)
+        self._sample_ids = sample_ids
+        if len(problem) == 0:
+            raise InfeasibleError("there is no sample to pack; give a table that has some")
+        if len(self._oversized) and (on_oversized == "raise" or len(self._oversized) == len(problem)):
+            raise self._exceeding()
         self._epoch = self._first_step = self._next_step = 0
         self._past: list[Stretch] = []
         self._extra: dict[int, list[int]] = {}
@@ -74,6 +80,10 @@ class PackSampler:
     def oversized(self) -> NDArray[np.int64]:
         """int64, rows no pack can hold; no step has them."""
         return self._oversized
+
+    def left_out(self) -> list[tuple[str, str]]:
+        """Name of each oversized sample and what it exceeds."""
+        return [(self._name(row), self._problem.why_oversized(row)) for row in self._oversized.tolist()]
 
     @property
     def ranks(self) -> int:
@@ -145,6 +155,10 @@ class PackSampler:
         """Rows of the table that are trained on in ``step``."""
         return self.step(step).rows
 
+    def pack_of(self, step: int) -> NDArray[np.int64]:
+        """int64, pack of each of ``rows(step)``; pack p is dealt to rank ``p % ranks``, micro-batch ``p // ranks``."""
+        return self.step(step).slots
+
     def replace(self, *, bad_rows: list[int], in_step: int) -> list[int]:
         """Add one other sample for each bad one to ``in_step``, a pack each; returns their rows.
 
@@ -196,6 +210,8 @@ class PackSampler:
         Raises:
             CheckpointError: the state was made with other samples, caps, settings or another seed.
         """
+        if "stretches" not in state:
+            raise CheckpointError("the checkpoint was made without packing; resume it without, too")
         for name, mine in self._identity().items():
             if state[name] != mine:
                 raise CheckpointError(
@@ -211,6 +227,17 @@ class PackSampler:
             self._extra = {int(step): list(rows) for step, rows in state["extra"].items()}
             self._epochs.clear()
             self._num_steps.clear()
+
+    def _name(self, row: int) -> str:
+        return f"in row {row}" if self._sample_ids is None else self._sample_ids[row]
+
+    def _exceeding(self) -> InfeasibleError:
+        row, count = int(self._oversized[0]), len(self._oversized)
+        needed = ", ".join(f"{name} {cap}" for name, cap in smallest_caps(self._problem, self._oversized).items())
+        return InfeasibleError(
+            f"sample {self._name(row)}: {self._problem.why_oversized(row)} ({count} of {len(self._problem)} samples "
+            f"exceed one); raise the caps (all fit at {needed}), or skip oversized samples"
+        )
 
     def _identity(self) -> dict[str, Any]:
         return {"seed": self._seed, "table_and_caps": self._problem.digest(), "settings": asdict(self._settings)}
@@ -260,15 +287,3 @@ class PackSampler:
             zero_loss=np.concatenate([step.zero_loss, padding]),
             ranks=self._ranks,
         )
-
-
-def _check_oversized(problem: PackProblem, oversized: Sequence[int] | NDArray[np.int64], policy: str) -> None:
-    if len(oversized) and (policy == "raise" or len(oversized) == len(problem)):
-        row = int(oversized[0])
-        needed = ", ".join(f"{name} {cap}" for name, cap in smallest_caps(problem, oversized).items())
-        raise InfeasibleError(
-            f"sample in row {row}: {problem.why_oversized(row)} ({len(oversized)} of {len(problem)} samples exceed "
-            f"one); raise the caps (all fit at {needed}), or skip oversized samples"
-        )
-    if len(problem) == 0:
-        raise InfeasibleError("there is no sample to pack; give a table that has some")

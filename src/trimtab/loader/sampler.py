@@ -56,6 +56,9 @@ class StepSampler:
             extra = self._extra.get(step, [])
         return np.concatenate([rows, np.array(extra, dtype=np.int64)])
 
+    def pack_of(self, step: int) -> None:
+        """None: samples of a step are free to run with any others."""
+
     def replace(self, *, bad_rows: list[int], in_step: int) -> list[int]:
         """Add one other sample for each bad one to ``in_step``, drawn from (seed, step, row); returns their rows."""
         chosen = []
@@ -94,6 +97,8 @@ class StepSampler:
         Raises:
             CheckpointError: the state was made with another dataset size, step size or seed.
         """
+        if "samples_per_step" not in state:
+            raise CheckpointError("the checkpoint was made with packing; resume it with the same packing settings")
         for name in ("seed", "num_samples", "samples_per_step"):
             if state[name] != getattr(self, f"_{name}"):
                 raise CheckpointError(

@@ -14,9 +14,9 @@ import torch.distributed as dist
 
 from trimtab.loader.central import ship
 from trimtab.loader.preparer import PendingStep, PreparedStep, StepPreparer, without_loss
-from trimtab.loader.sampler import StepSampler
 from trimtab.loader.settings import LoaderSettings
 from trimtab.loader.step_planner import PlannedStep, StepPlanner
+from trimtab.loader.step_source import StepSource
 from trimtab.runtime.agreement import BadSample, agree_on_step
 from trimtab.runtime.packed_batch import PackedBatch
 
@@ -50,7 +50,7 @@ class StepLoader:
     def __init__(
         self,
         *,
-        sampler: StepSampler,
+        sampler: StepSource,
         planner: StepPlanner,
         preparer: StepPreparer | None,
         settings: LoaderSettings,
@@ -163,7 +163,7 @@ class StepLoader:
             self._put(error)
 
     def _start(self, step: int) -> PendingStep:
-        planned = self._planner.plan(step, self._sampler.rows(step))
+        planned = self._planner.plan(step, self._sampler.rows(step), self._sampler.pack_of(step))
         return self._preparer.start(planned) if self._preparer else PendingStep(planned=planned)
 
     def _finish(self, pending: PendingStep) -> PreparedStep:

@@ -67,12 +67,12 @@ class StepPlanner:
         self._settings = settings
         self._observed = observed
 
-    def plan(self, step: int, rows: NDArray[np.int64]) -> PlannedStep:
-        """Plan the given rows as one optimizer step."""
+    def plan(self, step: int, rows: NDArray[np.int64], pack_of: NDArray[np.int64] | None = None) -> PlannedStep:
+        """Plan the given rows as one optimizer step; see ``plan_step`` for ``pack_of``."""
         batch = self._table.batch(rows)
         began = time.perf_counter()
         costs = self._cost_model(batch)
-        plan = plan_step(batch, costs, self._ranks, self._settings)
+        plan = plan_step(batch, costs, self._ranks, self._settings, pack_of=pack_of)
         planning_ms = (time.perf_counter() - began) * 1e3
-        gain = plan_step(batch, costs, self._ranks, self._observed) if self._observed else None
+        gain = plan_step(batch, costs, self._ranks, self._observed, pack_of=pack_of) if self._observed else None
         return PlannedStep(step=step, rows=rows, batch=batch, plan=plan, gain=gain, planning_ms=planning_ms)

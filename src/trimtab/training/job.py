@@ -16,18 +16,22 @@ from trimtab.errors import MetadataError, SettingsError
 from trimtab.families.checkpoint import Checkpoint, read_checkpoint
 from trimtab.loader.decode_cache import DecodeCache
 from trimtab.loader.decode_workers import DecodeWorkers
+from trimtab.loader.pack_sampler import PackSampler
+from trimtab.loader.pack_table import pack_table
 from trimtab.loader.preparer import StepPreparer
 from trimtab.loader.sample_reader import SampleReader, open_reader
 from trimtab.loader.sampler import StepSampler
 from trimtab.loader.settings import LoaderSettings
 from trimtab.loader.step_loader import LoadedStep, StepLoader
 from trimtab.loader.step_planner import CostModel, StepPlanner
+from trimtab.loader.step_source import StepSource
 from trimtab.runtime.agreement import agree_on_value
 from trimtab.runtime.fsdp import shard
 from trimtab.runtime.groups import Ranks
 from trimtab.runtime.recorder import PhaseClock
 from trimtab.runtime.vlm import BalancedVLM
 from trimtab.schema.table import MetadataTable
+from trimtab.training.left_out import list_left_out
 from trimtab.training.model import build_model
 from trimtab.training.optimizer import make_optimizer
 from trimtab.training.settings import SFTSettings
@@ -47,7 +51,7 @@ class Job:
     clock: PhaseClock
     reader: SampleReader
     cost_model: CostModel
-    sampler: StepSampler
+    sampler: StepSource
     workers: DecodeWorkers | None
     cache: DecodeCache
 
@@ -81,7 +85,7 @@ class Job:
         if self.workers:
             self.workers.close()
 
-    def _loader(self, reader: SampleReader, sampler: StepSampler, last_step: int) -> StepLoader:
+    def _loader(self, reader: SampleReader, sampler: StepSource, last_step: int) -> StepLoader:
         settings = self.settings.loader
         running, observed = self.settings.balance.plan_settings(self.settings.max_tokens_per_micro_batch)
         planner = StepPlanner(reader.table, self.cost_model, ranks=self.ranks.size, settings=running, observed=observed)
@@ -113,7 +117,10 @@ def build_job(settings: SFTSettings, ranks: Ranks) -> Job:
     agree_on_value(ranks.control, "the dataset", reader.digest(), "give every rank the same table and dataset files")
     agree_on_value(ranks.control, "the settings", repr(settings), "start every rank with the same settings")
     _check_data(reader.table, settings.table, ranks.size)
-    sampler = StepSampler(num_samples=len(reader.table), samples_per_step=settings.samples_per_step, seed=settings.seed)
+    cost_model = partial(
+        analytic_costs, architecture=architecture_from_config(checkpoint.config), device=NOMINAL_DEVICE
+    )
+    sampler = _sampler(settings, reader.table, cost_model, ranks)
     shard(model, ranks.mesh, compute_dtype=torch.bfloat16 if settings.dtype == "bfloat16" else None)
     return Job(
         settings=settings,
@@ -123,9 +130,7 @@ def build_job(settings: SFTSettings, ranks: Ranks) -> Job:
         optimizer=make_optimizer(model, settings.optimizer),
         clock=clock,
         reader=reader,
-        cost_model=partial(
-            analytic_costs, architecture=architecture_from_config(checkpoint.config), device=NOMINAL_DEVICE
-        ),
+        cost_model=cost_model,
         sampler=sampler,
         workers=_workers(settings.loader, ranks),
         cache=DecodeCache(_share_of_loading(settings.loader, ranks) * settings.loader.cache_mb * _MIB),
@@ -140,6 +145,22 @@ def reopen_job(job: Job, settings: SFTSettings) -> Job:
         workers=_workers(settings.loader, job.ranks),
         cache=DecodeCache(_share_of_loading(settings.loader, job.ranks) * settings.loader.cache_mb * _MIB),
     )
+
+
+def _sampler(settings: SFTSettings, table: MetadataTable, cost_model: CostModel, ranks: Ranks) -> StepSource:
+    if settings.packing.method == "off":
+        return StepSampler(num_samples=len(table), samples_per_step=settings.samples_per_step, seed=settings.seed)
+    packs: PackSampler = pack_table(
+        table,
+        settings.packing,
+        cost_model=cost_model,
+        ranks=ranks.size,
+        samples_per_step=settings.samples_per_step,
+        seed=settings.seed,
+    )
+    if ranks.is_first:
+        list_left_out(packs.left_out(), settings.folder)
+    return packs
 
 
 def _workers(settings: LoaderSettings, ranks: Ranks) -> DecodeWorkers | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from trimtab.errors import SettingsError
+from trimtab.loader.pack_settings import PackingSettings
 from trimtab.loader.settings import LoaderSettings
 from trimtab.planning.settings import PlanSettings
 from trimtab.schema.plans import Sync
@@ -130,8 +131,9 @@ class SFTSettings:
         runs: folder of all runs.
         steps: optimizer steps.
         stop_after: end after this many of them, for a stretch of a longer run; nothing is exported or evaluated then.
-        samples_per_step: samples of one optimizer step, over all ranks.
+        samples_per_step: samples of one optimizer step, over all ranks; under packing, as near as whole packs come.
         max_tokens_per_micro_batch: language-model tokens one rank runs at once; None runs a step in one micro-batch.
+            Under packing a pack is a micro-batch, and ``packing.tokens`` caps it.
         dtype: "float32"; "bfloat16" computes in it and keeps weights in float32; "float64" for checks.
         recompute: recompute every block in the backward pass to save memory.
         freeze_vision: leave the vision tower as it is.
@@ -140,7 +142,7 @@ class SFTSettings:
         resume: go on from the run's last checkpoint.
         ranks: processes ``trimtab train`` starts when torchrun did not; None: one a GPU, else 2.
         timeout_s: longest wait for another rank.
-        optimizer, balance, loader, lora, evaluation: see there.
+        optimizer, balance, packing, loader, lora, evaluation: see there.
     """
 
     model: Path
@@ -164,6 +166,7 @@ class SFTSettings:
     timeout_s: float = 600.0
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     balance: BalanceSettings = field(default_factory=BalanceSettings)
+    packing: PackingSettings = field(default_factory=PackingSettings)
     loader: LoaderSettings = field(default_factory=LoaderSettings)
     lora: LoraSettings = field(default_factory=LoraSettings)
     evaluation: EvalSettings = field(default_factory=EvalSettings)
@@ -180,6 +183,11 @@ class SFTSettings:
         if self.max_tokens_per_micro_batch is not None and self.max_tokens_per_micro_batch < 1:
             raise SettingsError(
                 f"max_tokens_per_micro_batch={self.max_tokens_per_micro_batch} must be at least 1, or null for no limit"
+            )
+        if self.packing.method != "off" and self.max_tokens_per_micro_batch is not None:
+            raise SettingsError(
+                f"max_tokens_per_micro_batch={self.max_tokens_per_micro_batch} does not apply to packs; "
+                "set packing.tokens instead"
             )
         for name in ("ranks", "stop_after"):
             value = getattr(self, name)

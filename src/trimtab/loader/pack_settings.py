@@ -1,0 +1,58 @@
+"""Settings of training on packs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from trimtab.errors import SettingsError
+from trimtab.planning.packing.settings import PackSettings
+
+_DEFAULTS = PackSettings()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackingSettings:
+    """Whether and how samples are packed into micro-batches.
+
+    Attributes:
+        method: "off"; "best": packs as few and as alike over ranks as can be; "isf": as OmniBal published it.
+        tokens: hard cap on a pack's language-model tokens, text and visual.
+        patches: hard cap on a pack's vision patches, before merging. With neither cap both are chosen from the data.
+        samples_per_pack: samples a pack holds on average, where caps are chosen.
+        window: steps within which packs are exchanged to make those of one step alike ("best").
+        pool: samples packed together ("best").
+        on_oversized: what to do with samples no pack can hold: "raise", or "skip" and list them.
+    """
+
+    SHORT_FORM: ClassVar[str] = "method"  # packing=best means packing.method=best
+
+    method: Literal["off", "isf", "best"] = "off"
+    tokens: int | None = None
+    patches: int | None = None
+    samples_per_pack: int = 4
+    window: int = _DEFAULTS.window
+    pool: int = _DEFAULTS.pool
+    on_oversized: Literal["raise", "skip"] = "raise"
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            SettingsError: a number is out of range.
+        """
+        for name, least in (("tokens", 1), ("patches", 1), ("samples_per_pack", 1), ("window", 1), ("pool", 2)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise SettingsError(f"packing.{name}={value} must be at least {least}")
+
+    @property
+    def packer(self) -> PackSettings:
+        """Settings of the packer.
+
+        Raises:
+            SettingsError: packing is off.
+        """
+        if self.method == "off":
+            raise SettingsError("packing.method=off packs nothing; choose best or isf")
+        return PackSettings(method=self.method, window=self.window, pool=self.pool)
