@@ -8,7 +8,7 @@ from typing import Literal
 
 from trimtab.schema.geometry import VisionGeometry
 
-BatchRows = Literal["tokens", "patches", "visuals", "samples"]
+BatchRows = Literal["tokens", "patches", "tiles", "visuals", "samples"]
 VideoPlaceholder = Callable[[Sequence[float], int], list[str | int]]
 
 
