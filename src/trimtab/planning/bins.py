@@ -38,9 +38,18 @@ class Bins:
         return start + (load if self.slowness is None else load * self.slowness)
 
 
-def longest_first(cost: NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Row order by descending cost, then tokens, then row: equal items are interchangeable, so input order is moot."""
+def longest_first(cost: NDArray[np.int64], tokens: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+    """Row order by descending cost, then tokens, then row.
+
+    With it input order is moot, since items equal in all that counts are interchangeable.
+
+    Args:
+        cost: int64 [N].
+        tokens: int64 [N], or None where no cap makes them count.
+    """
     order = np.argsort(-cost, kind="stable")
+    if tokens is None:
+        return order
     ties = cost[order[1:]] == cost[order[:-1]]
     if (tokens[order[1:]] > tokens[order[:-1]])[ties].any():
         return np.lexsort((-tokens, -cost))

@@ -20,6 +20,7 @@ _MOST_CANDIDATES = 1 << 20
 _MOST_TAKERS = 8
 # Pairs exchange only their smallest items: 16 x 16 differences are fine enough, and larger items gain nothing.
 _SMALLEST_ITEMS = 16
+_NOTHING = np.zeros(1, dtype=np.int64)
 
 
 def local_search(
@@ -72,12 +73,13 @@ class _Search:
         self.bin_of = bin_of.copy()
         self.time = time
         self.none = len(bin_of)
-        self.cost = np.append(bins.cost, 0)
-        self.tokens = np.append(bins.tokens, 0)
+        self.cost = np.concatenate([bins.cost, _NOTHING])
+        self.tokens = np.concatenate([bins.tokens, _NOTHING])
         self.held = np.zeros(bins.count, dtype=np.int64)
         if bins.max_tokens is not None:
             np.add.at(self.held, bin_of, bins.tokens)
         self.members = self._table()
+        self.smallest = _smallest_cells(self.members.shape[1])
 
     def _table(self) -> NDArray[np.int64]:
         counts = np.bincount(self.bin_of, minlength=self.bins.count)
@@ -90,15 +92,21 @@ class _Search:
 
     def even_pairs(self, target: float) -> bool:
         """Even each bin above target with one of the light bins dealt to it; False where the slowest gained nothing."""
-        by_time = np.argsort(self.time, kind="stable")
+        by_time = self.time.argsort(kind="stable")
         slow = min(int((self.time > target).sum()), self.bins.count // 2, self._most_pairs())
         dealt = max(1, min((self.bins.count - slow) // slow, _MOST_TAKERS, self._most_pairs() // slow))
-        takers = by_time[: slow * dealt].reshape(dealt, slow).T.ravel()
-        found = self._best(np.repeat(by_time[::-1][:slow], dealt), takers, self._smallest_cells())
-        best = found.after.reshape(slow, dealt).argmin(axis=1) + dealt * np.arange(slow)
-        better = found.after[best] < self.time[found.givers[best]]
-        self._apply(found, best[better])
-        return bool(better[0])
+        givers, takers = by_time[::-1][:slow], by_time[: slow * dealt]
+        if dealt > 1:
+            givers, takers = givers.repeat(dealt), takers.reshape(dealt, slow).T.ravel()
+        found = self._best(givers, takers, self.smallest)
+        better = found.after < self.time[givers]
+        if dealt > 1:
+            best = found.after.reshape(slow, dealt).argmin(axis=1) + dealt * np.arange(slow)
+            chosen = best[better[best]]
+        else:
+            chosen = better.nonzero()[0]
+        self._apply(found, chosen)
+        return bool(better[:dealt].any())
 
     def relieve_slowest(self) -> bool:
         """Make the best exchange between the slowest bin and any other; False where none lowers it."""
@@ -116,10 +124,6 @@ class _Search:
     def _most_pairs(self) -> int:
         cells: int = self.members.shape[1]
         return max(1, _MOST_CANDIDATES // cells**2)
-
-    def _smallest_cells(self) -> NDArray[np.int64]:
-        columns = self.members.shape[1]
-        return np.append(0, np.arange(max(1, columns - _SMALLEST_ITEMS), columns))
 
     def _best(self, givers: NDArray[np.int64], takers: NDArray[np.int64], cells: NDArray[np.int64]) -> _Exchanges:
         """Of every pair's exchanges [P, cells, cells], the one with the smaller maximum."""
@@ -174,8 +178,17 @@ class _Search:
         if self.bins.max_tokens is not None:
             self.held[givers] -= self.tokens[given] - self.tokens[returned]
             self.held[takers] += self.tokens[given] - self.tokens[returned]
-        self.bin_of[given[given != self.none]] = takers[given != self.none]
-        self.bin_of[returned[returned != self.none]] = givers[returned != self.none]
+        is_given, is_returned = given != self.none, returned != self.none
+        self.bin_of[given[is_given]] = takers[is_given]
+        self.bin_of[returned[is_returned]] = givers[is_returned]
         if not (self.members[:, 0] == self.none).all():
             empty = np.full((self.bins.count, 1), self.none, dtype=np.int64)
             self.members = np.concatenate([empty, self.members], axis=1)
+            self.smallest = _smallest_cells(self.members.shape[1])
+
+
+def _smallest_cells(columns: int) -> NDArray[np.int64]:
+    """Columns of the smallest items, and of the empty cell."""
+    cells = np.arange(max(0, columns - 1 - _SMALLEST_ITEMS), columns)
+    cells[0] = 0
+    return cells

@@ -38,7 +38,7 @@ def solve(problem: PartitionProblem) -> Assignment | None:
 
 def _fill(problem: PartitionProblem, count: int, max_tokens: int | None) -> NDArray[np.int64] | None:
     """Assign all samples to ``count`` ranks (or, where all bins are alike, rank micro-batches)."""
-    ordered = longest_first(problem.cost_ns, problem.tokens)
+    ordered = longest_first(problem.cost_ns, None if max_tokens is None else problem.tokens)
     per_rank = count == problem.ranks
     start = problem.start_ns if per_rank else None
     speed = problem.rank_speed if per_rank else None
