@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
 from trimtab.loader.pack_sampler import PackSampler
 from trimtab.loader.pack_settings import PackingSettings
 from trimtab.loader.step_planner import CostModel
-from trimtab.planning.packing.lower_bound import lower_bound
+from trimtab.planning.packing.epoch import pack_epoch
 from trimtab.planning.packing.problem import PackProblem
 from trimtab.planning.packing.sample_loads import SampleLoads
 from trimtab.planning.packing.thresholds import choose_caps
 from trimtab.schema.table import MetadataTable
 
 _RANKS_TRIED = 8
+_SAMPLES_TRIED = 4096
+_TRY = 201  # a stream of random numbers beside those of ``PackSampler``
 
 
 def pack_table(
@@ -46,7 +52,7 @@ def pack_table(
     return PackSampler(
         problem,
         ranks=ranks,
-        micro_batches=_packs_of_a_rank(problem, samples_per_step, ranks),
+        micro_batches=_packs_of_a_rank(problem, settings, samples_per_step, ranks, seed),
         seed=seed,
         settings=settings.packer,
         on_oversized=settings.on_oversized,
@@ -63,8 +69,11 @@ def _caps(samples: SampleLoads, settings: PackingSettings, seed: int) -> tuple[i
     return choice.patches, choice.tokens
 
 
-def _packs_of_a_rank(problem: PackProblem, samples_per_step: int, ranks: int) -> int:
-    """Micro-batches of an optimizer step; the bound stands in for the number of packs, which changes by epoch."""
+def _packs_of_a_rank(
+    problem: PackProblem, settings: PackingSettings, samples_per_step: int, ranks: int, seed: int
+) -> int:
+    """Micro-batches of an optimizer step, from how many packs some thousand samples need."""
     fitting = problem.fitting()
-    packs = lower_bound(problem.loads[:, problem.capped][fitting], problem.limits)
-    return max(1, round(samples_per_step * packs / (max(1, len(fitting)) * ranks)))
+    tried = np.random.default_rng([seed, _TRY]).permutation(fitting)[:_SAMPLES_TRIED]
+    packs = pack_epoch(replace(problem, loads=problem.loads[tried]), settings.packer, seed=seed, epoch=0)
+    return max(1, round(samples_per_step * len(packs) / (max(1, len(tried)) * ranks)))
