@@ -70,35 +70,52 @@ class BalancedVLM(nn.Module):
         core: Any = self.base.model
         return [*core.visual.blocks, *core.language_model.layers]
 
-    def forward(self, batch: PackedBatch) -> TokenScores:
-        """Score the loss tokens of a pack."""
-        received = self._vision(batch) if batch.visual_route is not None else None
+    def forward(
+        self, batch: PackedBatch, *, temperature: float = 1.0, suppressed: tuple[int, ...] = ()
+    ) -> TokenScores:
+        """Score the loss tokens of a pack.
+
+        Args:
+            batch: the pack.
+            temperature: logits are divided by it.
+            suppressed: tokens that have no probability, as in sampling.
+        """
+        received = self.encode_visuals(batch)
         self._mark("language")
         output: Any = self.base(
             input_ids=batch.input_ids,
             position_ids=batch.position_ids,
-            mm_encoder_outputs=self._encoder_outputs(received, batch.visual_is_video),
+            mm_encoder_outputs=self.encoder_outputs(received, batch.visual_is_video),
             logits_to_keep=batch.loss_positions,
             packed_lengths=batch.packed_lengths,
             use_cache=False,
         )
         logits = output.logits[0]
         logits = logits if logits.dtype == torch.float64 else logits.float()
+        if temperature != 1.0:
+            logits = logits / temperature
+        if suppressed:
+            logits = logits.index_fill(-1, torch.tensor(suppressed, device=logits.device), float("-inf"))
         loss = F.cross_entropy(logits, batch.targets, reduction="none")
         loss = loss if received is None else link(loss, received)
         return TokenScores(loss=loss, correct=logits.argmax(dim=-1) == batch.targets)
 
-    def _vision(self, batch: PackedBatch) -> Tensor:
-        """[E, D * (1 + deepstack layers)]: embeddings of this pack's placeholders, wherever they were encoded."""
+    def encode_visuals(self, batch: PackedBatch) -> Tensor | None:
+        """[E, D * (1 + deepstack layers)]: embeddings of this pack's placeholders, wherever they were encoded.
+
+        None where no rank encodes anything.
+        """
+        if batch.visual_route is None:
+            return None
         self._mark("vision")
         core: Any = self.base.model
         output = core.visual(batch.pixel_values, grid_thw=batch.unit_grid_thw)
         rows = torch.cat([output.pooler_output, *(getattr(output, "deepstack_features", None) or [])], dim=-1)
         self._mark("exchange")
-        assert batch.visual_route is not None
         return exchange_rows(rows, batch.visual_route, self._group, self._mark)
 
-    def _encoder_outputs(self, received: Tensor | None, is_video: Tensor) -> dict[str, Any] | None:
+    def encoder_outputs(self, received: Tensor | None, is_video: Tensor) -> dict[str, Any] | None:
+        """Rows of ``encode_visuals`` as the model takes them: ``mm_encoder_outputs``; ``is_video`` is bool [E]."""
         if received is None or not len(received):
             return None
         parts = {"image": received[~is_video], "video": received[is_video]}
