@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,12 @@ class Progress:
     Attributes:
         next_step: first step not yet trained.
         loader: the loader's state.
+        costs: coefficients of a measured cost model, or None.
     """
 
     next_step: int
     loader: dict[str, Any]
+    costs: dict[str, Any] | None = None
 
 
 def save(
@@ -91,7 +93,7 @@ def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, group: 
 
 
 def _finish(aside: Path, final: Path, progress: Progress) -> None:
-    (aside / "progress.json").write_text(json.dumps({"next_step": progress.next_step, "loader": progress.loader}))
+    (aside / "progress.json").write_text(json.dumps(asdict(progress)))
     if final.exists():
         shutil.rmtree(final)
     aside.rename(final)

@@ -20,11 +20,14 @@ class BalanceSettings:
     Attributes:
         mode: "on"; "off" runs samples where they come; "observe" does the same and reports what balance would gain.
         sync: where ranks meet: "layer" (FSDP2), "micro_batch" (pipelines) or "step" (DDP).
+        costs: "measured" times packs of the dataset's sizes before the first step and keeps what it found in the
+            checkpoint; "analytic" counts the architecture's FLOPs.
         max_degree: largest sequence-parallel degree.
     """
 
     mode: Literal["off", "observe", "on"] = "on"
     sync: Sync = "layer"
+    costs: Literal["measured", "analytic"] = "measured"
     max_degree: int = 1
 
     def __post_init__(self) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 
+from trimtab.cost.measured import MeasuredCost
 from trimtab.errors import TrainingError
 from trimtab.loader.step_loader import LoadedStep
 from trimtab.runtime.groups import Ranks
 from trimtab.runtime.loss import gradient_scale, step_loss
 from trimtab.training import checkpoint
+from trimtab.training.calibrate import measure_costs
 from trimtab.training.evaluate import evaluate
 from trimtab.training.export import export
 from trimtab.training.job import Job, build_job
@@ -58,7 +60,9 @@ class SupervisedRun:
         self._settings, self._stop = settings, stop
         self._job = build_job(settings, ranks)
         self._skipped = 0
-        first_step = self._resume()
+        resumed = self._resume()
+        first_step = resumed.next_step if resumed else 0
+        self._costs = self._measure(resumed)
         self._loader = self._job.open_loader()
         self._folder = RunFolder(settings.folder, first_step=first_step) if ranks.is_first else None
         if self._folder:
@@ -91,7 +95,11 @@ class SupervisedRun:
     def save(self) -> None:
         """Write a checkpoint of what was consumed."""
         job = self._job
-        progress = checkpoint.Progress(next_step=job.sampler.next_step, loader=self._loader.state_dict())
+        progress = checkpoint.Progress(
+            next_step=job.sampler.next_step,
+            loader=self._loader.state_dict(),
+            costs=self._costs.to_json() if self._costs else None,
+        )
         checkpoint.save(self._settings.folder / "checkpoints", job.model, job.optimizer, progress, job.ranks.control)
 
     def finish(self) -> None:
@@ -112,14 +120,27 @@ class SupervisedRun:
         self._loader.close()
         self._job.close()
 
-    def _resume(self) -> int:
+    def _resume(self) -> checkpoint.Progress | None:
         job = self._job
         path = checkpoint.latest(self._settings.folder / "checkpoints") if self._settings.resume else None
         if path is None:
-            return 0
+            return None
         progress = checkpoint.load(path, job.model, job.optimizer, job.ranks.control)
         job.sampler.load_state_dict(progress.loader)
-        return progress.next_step
+        return progress
+
+    def _measure(self, resumed: checkpoint.Progress | None) -> MeasuredCost | None:
+        """What plans are made from; a resumed run goes on with the coefficients it had."""
+        if self._settings.balance.costs == "analytic":
+            return None
+        job = self._job
+        if resumed and resumed.costs:
+            costs = MeasuredCost.from_json(resumed.costs)
+        else:
+            table = job.reader.table.batch()
+            costs = measure_costs(job.model, table, patch_dim=job.reader.geometry.patch_values, ranks=job.ranks)
+        job.cost_model = costs
+        return costs
 
     def _record(self, loaded: LoadedStep, outcome: StepOutcome) -> None:
         report = outcome.report
