@@ -167,6 +167,10 @@ class GRPOSettings(SFTSettings):
                 f"reward.function={self.reward.function!r} must name a Python file and a function in it, "
                 "as in reward.function=reward.py:score"
             )
+        if self.packing.method != "off":
+            raise SettingsError(
+                f"packing.method={self.packing.method}: replies are not packed beforehand; set it to off"
+            )
         if self.objective.mini_batches > self.samples_per_step:
             raise SettingsError(
                 f"objective.mini_batches={self.objective.mini_batches} exceeds samples_per_step="

@@ -1,0 +1,59 @@
+"""Held-out greedy accuracy of a GRPO run's model, against the dataset's own answers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from trimtab.loader.preparer import StepPreparer
+from trimtab.loader.sample_reader import open_reader
+from trimtab.loader.sampler import StepSampler
+from trimtab.loader.step_loader import StepLoader
+from trimtab.loader.step_planner import StepPlanner
+from trimtab.training.evaluate import evaluate
+from trimtab.training.grpo.job import GRPOJob
+from trimtab.training.progress import RunProgress
+from trimtab.training.run_folder import RunFolder
+
+
+def evaluate_held_out(job: GRPOJob, progress: RunProgress, folder: RunFolder | None) -> None:
+    """Score the samples of ``settings.evaluation`` and write ``evaluation.json``; a collective of all ranks."""
+    loader, steps = _loader(job)
+    try:
+        accuracy = evaluate(job.model, loader, steps, job.ranks)
+    finally:
+        loader.close()
+    progress.say(
+        f"held-out accuracy over {accuracy.samples} samples: {accuracy.with_pixels:.1%}, "
+        f"with blanked pixels {accuracy.blanked:.1%}"
+    )
+    if folder:
+        folder.write_json("evaluation.json", asdict(accuracy))
+
+
+def _loader(job: GRPOJob) -> tuple[StepLoader, int]:
+    settings, held_out = job.settings, job.settings.evaluation
+    assert held_out.table is not None
+    reader = open_reader(
+        held_out.table,
+        held_out.data,
+        settings.root,
+        model_folder=settings.model,
+        checkpoint=job.checkpoint,
+        model=job.model.base,
+        train_on="last_assistant",
+    )
+    size = min(held_out.samples_per_step, len(reader.table))
+    sampler = StepSampler(num_samples=len(reader.table), samples_per_step=size, seed=settings.seed)
+    preparer = None
+    if job.workers:
+        skip = settings.loader.on_bad_sample == "skip"
+        preparer = StepPreparer(reader, job.workers, job.cache, ranks=job.packer.ranks, skip_bad=skip)
+    loader = StepLoader(
+        sampler=sampler,
+        planner=StepPlanner(reader.table, job.costs, ranks=job.ranks.size, settings=job.plan_settings),
+        preparer=preparer,
+        settings=settings.loader,
+        group=job.ranks.control,
+        last_step=sampler.steps_per_epoch,
+    )
+    return loader, sampler.steps_per_epoch

@@ -1,0 +1,207 @@
+"""Everything one rank of a GRPO run needs, built from its settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch.distributed.fsdp import register_fsdp_forward_method
+
+from trimtab.cost.analytic import analytic_costs
+from trimtab.cost.device import NOMINAL_DEVICE
+from trimtab.cost.flops import FORWARD, TRAIN, Passes
+from trimtab.cost.from_config import architecture_from_config
+from trimtab.errors import SettingsError
+from trimtab.families.checkpoint import Checkpoint, read_checkpoint
+from trimtab.loader.decode_cache import DecodeCache
+from trimtab.loader.decode_workers import DecodeWorkers
+from trimtab.loader.sample_reader import SampleReader, open_reader
+from trimtab.loader.sampler import StepSampler
+from trimtab.loader.sources import open_dataset
+from trimtab.loader.tokenizer import load_tokenizer
+from trimtab.planning.settings import PlanSettings
+from trimtab.runtime.agreement import agree_on_value
+from trimtab.runtime.fsdp import shard
+from trimtab.runtime.groups import Ranks
+from trimtab.runtime.vlm import BalancedVLM
+from trimtab.schema.costs import Costs
+from trimtab.schema.metadata import BatchMetadata
+from trimtab.training.grpo.phase_packs import PhasePacker
+from trimtab.training.grpo.phases import PhaseStopwatch
+from trimtab.training.grpo.prompts import PromptReader
+from trimtab.training.grpo.reply_lengths import ReplyLengths
+from trimtab.training.grpo.rewards import Rewarder
+from trimtab.training.grpo.rollout import RolloutEngine
+from trimtab.training.grpo.settings import GRPOSettings
+from trimtab.training.grpo.together import together
+from trimtab.training.grpo.transformers_engine import TransformersEngine
+from trimtab.training.model import build_model
+from trimtab.training.optimizer import make_optimizer
+
+_MIB = 1 << 20
+
+
+@dataclass(eq=False, kw_only=True)
+class GRPOJob:
+    """One rank's part of a run.
+
+    ``reference`` is None without KL or with adapters, ``rewarder`` on ranks but the first, ``workers`` on ranks that
+    are shipped their packs.
+    """
+
+    settings: GRPOSettings
+    ranks: Ranks
+    checkpoint: Checkpoint
+    tokenizer: Any
+    model: BalancedVLM
+    reference: BalancedVLM | None
+    optimizer: torch.optim.Optimizer
+    reader: SampleReader
+    prompts: PromptReader
+    sampler: StepSampler
+    workers: DecodeWorkers | None
+    cache: DecodeCache
+    packer: PhasePacker
+    lengths: ReplyLengths
+    rewarder: Rewarder | None
+    engine: RolloutEngine
+    watch: PhaseStopwatch
+
+    @property
+    def plan_settings(self) -> PlanSettings:
+        """Of the plans that run."""
+        return self.settings.balance.plan_settings(self.settings.max_tokens_per_micro_batch)[0]
+
+    @property
+    def suppressed(self) -> tuple[int, ...]:
+        """Tokens that are never drawn and have no probability: placeholders of visuals."""
+        return suppressed_tokens(self.model)
+
+    def costs(self, batch: BatchMetadata, passes: Passes = TRAIN) -> Costs:
+        """Predicted costs of a phase."""
+        vision = FORWARD if self.settings.freeze_vision else passes
+        architecture = architecture_from_config(self.checkpoint.config)
+        model = partial(analytic_costs, architecture=architecture, device=NOMINAL_DEVICE)
+        return model(batch, language_passes=passes, vision_passes=vision)
+
+    def close(self) -> None:
+        """End the processes of this rank."""
+        if self.workers:
+            self.workers.close()
+        if self.rewarder:
+            self.rewarder.close()
+
+
+def build_grpo_job(settings: GRPOSettings, ranks: Ranks) -> GRPOJob:
+    """Open the data, build and shard the model.
+
+    Raises:
+        TrimtabError: the settings, data or model cannot be used, or ranks see different data.
+    """
+    checkpoint = read_checkpoint(settings.model)
+    tokenizer = load_tokenizer(settings.model)
+    model = BalancedVLM(build_model(settings), ranks.data).to(ranks.device)
+    reader = open_reader(
+        settings.table,
+        settings.data,
+        settings.root,
+        model_folder=settings.model,
+        checkpoint=checkpoint,
+        model=model.base,
+        train_on="last_assistant",
+    )
+    agree_on_value(ranks.control, "the dataset", reader.digest(), "give every rank the same table and dataset files")
+    agree_on_value(ranks.control, "the settings", repr(settings), "start every rank with the same settings")
+    compute_dtype = torch.bfloat16 if settings.dtype == "bfloat16" else None
+    shard(model, ranks.mesh, compute_dtype=compute_dtype)
+    register_fsdp_forward_method(model, "encode_visuals")
+    rewarder = together(ranks.control, "start", lambda: Rewarder(settings.reward) if ranks.is_first else None)
+    share = _share_of_loading(settings, ranks)
+    workers = None
+    if share:
+        workers = DecodeWorkers(share * settings.loader.workers, item_timeout_s=settings.loader.item_timeout_s)
+    cache = DecodeCache(share * settings.loader.cache_mb * _MIB)
+    return GRPOJob(
+        settings=settings,
+        ranks=ranks,
+        checkpoint=checkpoint,
+        tokenizer=tokenizer,
+        model=model,
+        reference=_reference(settings, ranks),
+        optimizer=make_optimizer(model, settings.optimizer),
+        reader=reader,
+        prompts=PromptReader(
+            reader.table,
+            open_dataset(list(settings.data), settings.root),
+            geometry=reader.geometry,
+            family=checkpoint.family,
+            tokenizer=tokenizer,
+            model=model.base,
+            max_tokens=settings.rollout.max_prompt_tokens,
+        ),
+        sampler=StepSampler(
+            num_samples=len(reader.table), samples_per_step=settings.samples_per_step, seed=settings.seed
+        ),
+        workers=workers,
+        cache=cache,
+        packer=PhasePacker(reader, workers, cache, settings.loader, ranks.control),
+        lengths=ReplyLengths(first_guess=max(1, settings.rollout.max_reply_tokens // 2)),
+        rewarder=rewarder,
+        engine=_engine(settings, ranks, model, tokenizer, reader),
+        watch=PhaseStopwatch(),
+    )
+
+
+def suppressed_tokens(model: BalancedVLM) -> tuple[int, ...]:
+    """Placeholder tokens: one in a reply would ask for a visual that is not there."""
+    config = model.base.config
+    return tuple(sorted({config.image_token_id, config.video_token_id}))
+
+
+def end_tokens(tokenizer: Any, model: BalancedVLM) -> tuple[int, ...]:
+    """Any of these ends a reply.
+
+    Raises:
+        SettingsError: neither tokenizer nor model names one.
+    """
+    named = getattr(model.base.generation_config, "eos_token_id", None)
+    found = {*(named if isinstance(named, list) else [named]), tokenizer.eos_token_id} - {None}
+    if not found:
+        raise SettingsError("neither tokenizer nor generation_config.json names an end token; add eos_token to it")
+    return tuple(sorted(int(token) for token in found))
+
+
+def _engine(
+    settings: GRPOSettings, ranks: Ranks, model: BalancedVLM, tokenizer: Any, reader: SampleReader
+) -> RolloutEngine:
+    if settings.rollout.engine == "server":
+        raise SettingsError("rollout.engine=server is not there yet")
+    return TransformersEngine(
+        model,
+        settings.rollout,
+        ranks,
+        seed=settings.seed,
+        end_tokens=end_tokens(tokenizer, model),
+        suppressed=suppressed_tokens(model),
+        pad_token=reader.pad_token,
+        timeout_s=settings.timeout_s,
+    )
+
+
+def _reference(settings: GRPOSettings, ranks: Ranks) -> BalancedVLM | None:
+    """The model the run starts from; with adapters the policy without them is just that."""
+    if settings.objective.kl_coefficient == 0 or settings.lora.rank:
+        return None
+    model = BalancedVLM(build_model(settings), ranks.data).to(ranks.device)
+    model.requires_grad_(False)
+    model.eval()
+    return shard(model, ranks.mesh, compute_dtype=torch.bfloat16 if settings.dtype == "bfloat16" else None)
+
+
+def _share_of_loading(settings: GRPOSettings, ranks: Ranks) -> int:
+    """How many ranks' decode processes and cache this rank has."""
+    if settings.loader.mode == "shadow":
+        return 1
+    return ranks.size if ranks.is_first else 0

@@ -1,0 +1,223 @@
+"""GRPO, read top to bottom: prompts, rollout, rewards, advantages, inference, update."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from trimtab.cost.flops import FORWARD
+from trimtab.errors import TrainingError
+from trimtab.planning.step import plan_step
+from trimtab.runtime.agreement import agree_on_step
+from trimtab.runtime.groups import Ranks
+from trimtab.training.export import export
+from trimtab.training.grpo import resume
+from trimtab.training.grpo.advantages import group_advantages
+from trimtab.training.grpo.experience import Experience, Scored
+from trimtab.training.grpo.held_out import evaluate_held_out
+from trimtab.training.grpo.inference import old_and_reference
+from trimtab.training.grpo.job import GRPOJob, build_grpo_job
+from trimtab.training.grpo.prepare import LoadedPrompts, finish_step, start_step
+from trimtab.training.grpo.progress import GRPOProgress
+from trimtab.training.grpo.report import GRPOReport, RankStep, gather_report
+from trimtab.training.grpo.reward_call import RewardInput
+from trimtab.training.grpo.rollout import Reply
+from trimtab.training.grpo.settings import GRPOSettings
+from trimtab.training.grpo.together import together
+from trimtab.training.grpo.update import check_media, load_mini_batches, update
+from trimtab.training.run_folder import RunFolder
+from trimtab.training.stop_signal import StopSignal
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOutcome:
+    """A step's report, its bad samples (id, reason), and whether any rank was asked to stop."""
+
+    report: GRPOReport
+    bad: list[tuple[str, str]]
+    stop: bool
+
+
+def train_grpo(settings: GRPOSettings, ranks: Ranks) -> bool:
+    """Train on this rank; every rank calls it with the same settings.
+
+    Writes ``config.yaml``, ``steps.jsonl``, checkpoints, ``model/`` and, where held-out samples are given,
+    ``evaluation.json`` under ``settings.folder``.
+
+    Returns:
+        False where a signal stopped the run, which left a checkpoint.
+
+    Raises:
+        TrimtabError: bad input or a failed rank; the same error on every rank.
+    """
+    job = build_grpo_job(settings, ranks)
+    stop = StopSignal()
+    try:
+        first_step = resume.load(job) if settings.resume else 0
+        title = f"{settings.name} {settings.balance.variant}"
+        with GRPOProgress(title, first_step=first_step, steps=settings.last_step, quiet=not ranks.is_first) as progress:
+            folder = _open_folder(job, first_step)
+            done = _train_steps(job, first_step, progress, folder, stop)
+            resume.save(job)
+            if done and settings.last_step == settings.steps:
+                _finish(job, progress, folder)
+    finally:
+        job.close()
+        stop.restore()
+    return done
+
+
+def _train_steps(
+    job: GRPOJob, first_step: int, progress: GRPOProgress, folder: RunFolder | None, stop: StopSignal
+) -> bool:
+    settings, skipped = job.settings, 0
+    pending = start_step(job, first_step) if first_step < settings.last_step else None
+    for step in range(first_step, settings.last_step):
+        assert pending is not None
+        began = time.perf_counter()
+        with job.watch.phase("data"):
+            loaded = finish_step(job, pending)
+            pending = start_step(job, step + 1) if step + 1 < settings.last_step else None
+        outcome = grpo_step(job, loaded, began, stop)
+        job.sampler.consumed(step)
+        if folder:
+            folder.write_step(outcome.report)
+            if outcome.bad:
+                folder.write_bad_samples(step, outcome.bad)
+        progress.step(outcome.report)
+        skipped = skipped + 1 if outcome.report.grad_norm is None and outcome.report.replies else 0
+        if skipped > settings.optimizer.max_skipped_steps:
+            raise TrainingError(
+                f"step {step}: the gradient was not finite for {skipped} steps in a row; lower "
+                f"optimizer.learning_rate={settings.optimizer.learning_rate:g} or inspect the rewards"
+            )
+        if outcome.stop:
+            progress.say(f"stopped by a signal after step {step}; --resume goes on from the checkpoint")
+            return step + 1 == settings.last_step
+        if settings.checkpoint_every and (step + 1) % settings.checkpoint_every == 0:
+            resume.save(job)
+    return True
+
+
+def grpo_step(job: GRPOJob, loaded: LoadedPrompts, began: float, stop: StopSignal) -> StepOutcome:
+    """One step: every phase with a plan of its own."""
+    step, watch = loaded.request.step, job.watch
+    with watch.phase("rollout"):
+        replies = roll_out(job, loaded)
+    kept = [index for index in range(len(loaded.request.prompts)) if index not in loaded.dropped]
+    experience = Experience.of(
+        [loaded.request.prompts[index] for index in kept], loaded.batch.take(kept), [replies[index] for index in kept]
+    )
+    with watch.phase("reward"):
+        rewards = score(job, step, experience)
+        advantages = group_advantages(
+            rewards, job.settings.rollout.replies, scale=job.settings.objective.scale_advantages
+        )
+    with watch.phase("inference"):
+        old, reference, decoded, received = infer(job, step, experience)
+    scored = Scored(rewards=rewards, advantages=advantages, old=old, reference=reference)
+    with watch.phase("update"):
+        with watch.phase("data"):
+            mini_batches, decoded_now, received_now = load_mini_batches(job, experience)
+        figures = update(job, step, experience, scored, mini_batches)
+    wall, busy = watch.finish()
+    own = RankStep(
+        wall_ms=wall,
+        busy_ms=busy,
+        step_ms=(time.perf_counter() - began) * 1e3,
+        decoded=loaded.decoded + decoded + decoded_now,
+        moved_bytes=loaded.received_bytes + received + received_now,
+        update=figures,
+        stop=stop.wanted,
+    )
+    report, stopped = gather_report(
+        step,
+        experience,
+        scored,
+        mini_batches,
+        loaded.request.plan,
+        own,
+        bad=[name for name, _ in loaded.bad],
+        planning_ms=0.0,
+        group=job.ranks.control,
+    )
+    return StepOutcome(report=report, bad=loaded.bad, stop=stopped)
+
+
+def roll_out(job: GRPOJob, loaded: LoadedPrompts) -> list[list[Reply]]:
+    """Replies to every prompt of the step, on every rank."""
+    answered = job.engine.generate(loaded.request)
+    everywhere: list[dict[int, list[Reply]]] = [{} for _ in range(job.ranks.size)]
+    dist.all_gather_object(everywhere, answered, group=job.ranks.control)
+    found = {prompt: replies for part in everywhere for prompt, replies in part.items()}
+    count = len(loaded.request.prompts)
+    if sorted(found) != list(range(count)) or sum(len(part) for part in everywhere) != count:
+        raise TrainingError(f"step {loaded.request.step}: {count} prompts, answered {sorted(found)}; a defect")
+    replies = [found[prompt] for prompt in range(count)]
+    tokens = np.array([[len(reply.tokens) for reply in group] for group in replies], dtype=np.int64)
+    job.lengths.learn(loaded.batch.sample_ids, tokens)
+    return replies
+
+
+def score(job: GRPOJob, step: int, experience: Experience) -> NDArray[np.float64]:
+    """float64 [N], rewards of all replies, from rank 0 to every rank."""
+
+    def scored() -> NDArray[np.float64]:
+        if job.rewarder is None:
+            return np.zeros(0)
+        each = experience.replies_each
+        return job.rewarder.score(
+            [
+                RewardInput(
+                    sample_id=prompt.sample_id,
+                    prompt=prompt.text,
+                    reply=job.tokenizer.decode(reply.tokens, skip_special_tokens=True),
+                    answer=prompt.answer,
+                    finished=reply.finished,
+                    extras=prompt.extras,
+                )
+                for index, reply in enumerate(experience.replies)
+                for prompt in [experience.prompts[index // each]]
+            ]
+        )
+
+    rewards = [together(job.ranks.control, f"step {step}, rewards", scored)]
+    dist.broadcast_object_list(rewards, group=job.ranks.control, group_src=0)
+    return rewards[0]
+
+
+def infer(
+    job: GRPOJob, step: int, experience: Experience
+) -> tuple[NDArray[np.float64], NDArray[np.float64] | None, int, int]:
+    """Log-probabilities before the update and under the reference, runs of frames decoded, bytes received."""
+    with job.watch.phase("data"):
+        plan = plan_step(experience.batch, job.costs(experience.batch, FORWARD), job.ranks.size, job.plan_settings)
+        pending = job.packer.start(plan, experience.batch, experience.rows)
+        media = job.packer.media(pending)
+        check_media(job, media.bad, experience.batch)
+        agree_on_step(
+            group=job.ranks.control, step=step, digest=plan.digest(), loss_weight=0.0, error=None, bad_samples=[]
+        )
+        packs, received = job.packer.packs(pending, media, experience.samples())
+    old, reference = old_and_reference(job, experience, packs)
+    return old, reference, media.decoded, received
+
+
+def _open_folder(job: GRPOJob, first_step: int) -> RunFolder | None:
+    if not job.ranks.is_first:
+        return None
+    folder = RunFolder(job.settings.folder, first_step=first_step)
+    folder.write_settings(job.settings)
+    return folder
+
+
+def _finish(job: GRPOJob, progress: GRPOProgress, folder: RunFolder | None) -> None:
+    settings = job.settings
+    export(job.model, settings.lora, settings.model, settings.folder / "model", job.ranks.control)
+    progress.say(f"model written to {settings.folder / 'model'}")
+    if settings.evaluation.data:
+        evaluate_held_out(job, progress, folder)

@@ -1,0 +1,61 @@
+"""Checkpoints of a GRPO run. They are written between steps: a step in flight is discarded and begun anew, with the
+same prompts and, since its noise is keyed, the same replies."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Any
+
+from trimtab.errors import CheckpointError
+from trimtab.training import checkpoint
+from trimtab.training.grpo.job import GRPOJob
+from trimtab.training.grpo.settings import GRPOSettings
+from trimtab.training.grpo.together import together
+
+
+def save(job: GRPOJob) -> None:
+    """Write a checkpoint; a collective of all ranks.
+
+    Raises:
+        CheckpointError: a rank could not write.
+    """
+    reward = together(job.ranks.control, "checkpoint", lambda: job.rewarder.state_dict() if job.rewarder else None)
+    state = {
+        "sampler": job.sampler.state_dict(),
+        "lengths": job.lengths.state_dict(),
+        "reward": reward,
+        "reference": _fingerprint(job.settings),
+    }
+    progress = checkpoint.Progress(next_step=job.sampler.next_step, loader=state)
+    checkpoint.save(job.settings.folder / "checkpoints", job.model, job.optimizer, progress, job.ranks.control)
+
+
+def load(job: GRPOJob) -> int:
+    """Go on from the last checkpoint, if there is one; returns the first step to run.
+
+    Raises:
+        CheckpointError: it is damaged, or belongs to other data, seed or reference.
+    """
+    path = checkpoint.latest(job.settings.folder / "checkpoints")
+    if path is None:
+        return 0
+    progress = checkpoint.load(path, job.model, job.optimizer, job.ranks.control)
+    state: dict[str, Any] = progress.loader
+    if "lengths" not in state:
+        raise CheckpointError(f"{path}: not a checkpoint of a GRPO run; choose another name")
+    if state["reference"] != _fingerprint(job.settings):
+        raise CheckpointError(
+            f"{path}: the model in {job.settings.model}, which the run is held to, has changed since; put it back"
+        )
+    job.sampler.load_state_dict(state["sampler"])
+    job.lengths.load_state_dict(state["lengths"])
+    together(
+        job.ranks.control, "resume", lambda: job.rewarder.load_state_dict(state["reward"]) if job.rewarder else None
+    )
+    return progress.next_step
+
+
+def _fingerprint(settings: GRPOSettings) -> str:
+    """Names and sizes of the starting model's weight files, with the seed where it has none."""
+    files = sorted((path.name, path.stat().st_size) for path in settings.model.glob("*.safetensors"))
+    return blake2b(repr(files or settings.seed).encode(), digest_size=8).hexdigest()

@@ -1,0 +1,107 @@
+"""Small GRPO runs for tests: settings over the small dataset, a reward function, and rollouts given beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from trimtab.runtime.groups import Ranks, ranks_of_default_group
+from trimtab.training.grpo import loop
+from trimtab.training.grpo.job import GRPOJob
+from trimtab.training.grpo.prepare import start_step
+from trimtab.training.grpo.rollout import Reply, RolloutRequest
+from trimtab.training.grpo.settings import GRPOSettings, RewardSettings, RolloutSettings
+from trimtab.training.settings import OptimizerSettings
+from trimtab.training.stop_signal import StopSignal
+
+REWARD = """
+def length(item):
+    return float(len(item.reply) % 7)
+
+def raising(item):
+    raise ValueError("no")
+
+def equal(item):
+    return 1.0
+"""
+FAST = OptimizerSettings(learning_rate=3e-3, warmup_steps=1)
+SHORT = RolloutSettings(replies=3, max_reply_tokens=6, prompts_at_once=2)
+
+
+def grpo_settings(files: dict[str, Any], name: str, *, reward: str = "length", **changes: Any) -> GRPOSettings:
+    path = Path(files["table"]).with_name("reward.py")
+    path.write_text(REWARD)
+    plain: dict[str, Any] = {
+        "steps": 3,
+        "samples_per_step": 5,
+        "name": name,
+        "timeout_s": 30,
+        "optimizer": FAST,
+        "rollout": SHORT,
+        "reward": RewardSettings(function=f"{path}:{reward}"),
+    }
+    return GRPOSettings(**{**files, **plain, **changes})
+
+
+def train_on_rank(group: dist.ProcessGroup, settings: GRPOSettings) -> bool:
+    return loop.train_grpo(settings, ranks_of_default_group(torch.device("cpu"), timeout_s=30))
+
+
+class GivenReplies:
+    """An engine whose replies depend on step and prompt alone, never on the model."""
+
+    def __init__(self, ranks: Ranks, replies: int) -> None:
+        self._ranks, self._replies = ranks, replies
+
+    def generate(self, request: RolloutRequest) -> dict[int, list[Reply]]:
+        answered = [*request.plan.own[self._ranks.rank], *(request.plan.shared if self._ranks.is_first else ())]
+        return {prompt: self._answer(request, prompt) for prompt in answered}
+
+    def _answer(self, request: RolloutRequest, prompt: int) -> list[Reply]:
+        draw = np.random.default_rng([request.step, request.prompts[prompt].row])
+        lengths = draw.integers(1, 9, self._replies)
+        return [
+            Reply(tokens=draw.integers(10, 90, n), logprobs=np.full(n, np.nan), finished=bool(n < 8)) for n in lengths
+        ]
+
+
+def rollout_tokens(group: dist.ProcessGroup, settings: GRPOSettings, steps: int) -> list[list[list[int]]]:
+    """Reply tokens of the first steps of live rollouts, the model left as it is."""
+    ranks = ranks_of_default_group(torch.device("cpu"), timeout_s=30)
+    job = loop.build_grpo_job(settings, ranks)
+    try:
+        found = []
+        for step in range(steps):
+            loaded = loop.finish_step(job, start_step(job, step))
+            replies = loop.roll_out(job, loaded)
+            found.append([reply.tokens.tolist() for group_of in replies for reply in group_of])
+        return found
+    finally:
+        job.close()
+
+
+def with_job(group: dist.ProcessGroup, settings: GRPOSettings, use: Callable[[GRPOJob], Any]) -> Any:
+    job = loop.build_grpo_job(settings, ranks_of_default_group(torch.device("cpu"), timeout_s=30))
+    try:
+        return use(job)
+    finally:
+        job.close()
+
+
+def train_on_given_replies(group: dist.ProcessGroup, settings: GRPOSettings) -> dict[str, np.ndarray]:
+    """Train on ``GivenReplies``; the weights afterwards."""
+
+    def train(job: GRPOJob) -> dict[str, np.ndarray]:
+        job.engine = GivenReplies(job.ranks, settings.rollout.replies)
+        stop = StopSignal()
+        for step in range(settings.steps):
+            loop.grpo_step(job, loop.finish_step(job, start_step(job, step)), 0.0, stop)
+        stop.restore()
+        return {name: p.full_tensor().detach().numpy() for name, p in job.model.named_parameters()}  # type: ignore[attr-defined]
+
+    return with_job(group, settings, train)

@@ -1,0 +1,54 @@
+"""Contract 3 for GRPO: with given replies, balance changes no weight after many updates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.training.grpo_run import grpo_settings, train_on_given_replies
+from tests.training.small_run import write_run
+
+from trimtab.loader.settings import LoaderSettings
+from trimtab.testing import RankPool
+from trimtab.training.grpo.settings import ObjectiveSettings
+from trimtab.training.settings import BalanceSettings
+
+OFF, CENTRAL = BalanceSettings(mode="off"), LoaderSettings(mode="central")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return write_run(tmp_path_factory.mktemp("parity"))
+
+
+def assert_equal_weights(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    for name, weights in expected.items():
+        np.testing.assert_allclose(found[name], weights, rtol=0, atol=1e-9, err_msg=name)
+
+
+def test_twenty_updates_end_with_the_same_weights_balanced_or_not(rank_pool: RankPool, files: dict[str, Any]) -> None:
+    """5 steps of 2 mini-batches and 2 epochs, with a reference, over several micro-batches where balanced."""
+    objective = ObjectiveSettings(mini_batches=2, epochs=2, kl_coefficient=0.05)
+    balanced = grpo_settings(
+        files, "parity", steps=5, dtype="float64", objective=objective, max_tokens_per_micro_batch=400
+    )
+    baseline = replace(balanced, balance=OFF, loader=CENTRAL, max_tokens_per_micro_batch=None)
+    on, _ = rank_pool.run(2, train_on_given_replies, balanced)
+    off, _ = rank_pool.run(2, train_on_given_replies, baseline)
+    start, _ = rank_pool.run(2, train_on_given_replies, replace(baseline, steps=1))
+    assert_equal_weights(on, off)
+    assert max(np.abs(on[name] - start[name]).max() for name in on) > 1e-3
+
+
+@pytest.mark.parametrize("aggregation", ["seq-mean-token-mean", "seq-mean-token-sum"])
+def test_sequence_aggregations_agree_on_one_and_four_ranks(
+    rank_pool: RankPool, files: dict[str, Any], aggregation: Any
+) -> None:
+    settings = grpo_settings(
+        files, aggregation, steps=3, dtype="float64", objective=ObjectiveSettings(aggregation=aggregation)
+    )
+    (one,) = rank_pool.run(1, train_on_given_replies, settings)
+    for found in rank_pool.run(4, train_on_given_replies, settings)[:1]:
+        assert_equal_weights(found, one)
