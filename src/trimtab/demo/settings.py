@@ -31,7 +31,7 @@ class DatasetSettings:
     clips_per_sample: float = 0.07
     picture_side: float = 150.0
     picture_side_range: tuple[int, int] = (64, 1024)
-    picture_spread: float = 0.9
+    picture_spread: float = 1.2
     clip_seconds: float = 2.5
     clip_seconds_range: tuple[float, float] = (0.5, 40.0)
     clip_spread: float = 1.2
