@@ -11,12 +11,13 @@ import torch
 import torch.distributed as dist
 
 from trimtab.runtime.groups import Ranks, ranks_of_default_group
-from trimtab.training.grpo import loop
-from trimtab.training.grpo.job import GRPOJob
-from trimtab.training.grpo.prepare import start_step
+from trimtab.training.grpo.job import GRPOJob, build_grpo_job
+from trimtab.training.grpo.loop import grpo_step, roll_out
+from trimtab.training.grpo.prepare import finish_step, start_step
 from trimtab.training.grpo.rollout import Reply, RolloutRequest
+from trimtab.training.grpo.run import train_grpo
 from trimtab.training.grpo.settings import GRPOSettings, RewardSettings, RolloutSettings
-from trimtab.training.settings import OptimizerSettings
+from trimtab.training.settings import BalanceSettings, OptimizerSettings
 from trimtab.training.stop_signal import StopSignal
 
 REWARD = """
@@ -29,6 +30,7 @@ def raising(item):
 def equal(item):
     return 1.0
 """
+Weights = dict[str, np.ndarray]
 FAST = OptimizerSettings(learning_rate=3e-3, warmup_steps=1)
 SHORT = RolloutSettings(replies=3, max_reply_tokens=6, prompts_at_once=2)
 
@@ -42,6 +44,7 @@ def grpo_settings(files: dict[str, Any], name: str, *, reward: str = "length", *
         "name": name,
         "timeout_s": 30,
         "optimizer": FAST,
+        "balance": BalanceSettings(costs="analytic"),
         "rollout": SHORT,
         "reward": RewardSettings(function=f"{path}:{reward}"),
     }
@@ -49,7 +52,7 @@ def grpo_settings(files: dict[str, Any], name: str, *, reward: str = "length", *
 
 
 def train_on_rank(group: dist.ProcessGroup, settings: GRPOSettings) -> bool:
-    return loop.train_grpo(settings, ranks_of_default_group(torch.device("cpu"), timeout_s=30))
+    return train_grpo(settings, ranks_of_default_group(torch.device("cpu"), timeout_s=30))
 
 
 class GivenReplies:
@@ -73,12 +76,12 @@ class GivenReplies:
 def rollout_tokens(group: dist.ProcessGroup, settings: GRPOSettings, steps: int) -> list[list[list[int]]]:
     """Reply tokens of the first steps of live rollouts, the model left as it is."""
     ranks = ranks_of_default_group(torch.device("cpu"), timeout_s=30)
-    job = loop.build_grpo_job(settings, ranks)
+    job = build_grpo_job(settings, ranks)
     try:
         found = []
         for step in range(steps):
-            loaded = loop.finish_step(job, start_step(job, step))
-            replies = loop.roll_out(job, loaded)
+            loaded = finish_step(job, start_step(job, step))
+            replies = roll_out(job, loaded)
             found.append([reply.tokens.tolist() for group_of in replies for reply in group_of])
         return found
     finally:
@@ -86,22 +89,26 @@ def rollout_tokens(group: dist.ProcessGroup, settings: GRPOSettings, steps: int)
 
 
 def with_job(group: dist.ProcessGroup, settings: GRPOSettings, use: Callable[[GRPOJob], Any]) -> Any:
-    job = loop.build_grpo_job(settings, ranks_of_default_group(torch.device("cpu"), timeout_s=30))
+    job = build_grpo_job(settings, ranks_of_default_group(torch.device("cpu"), timeout_s=30))
     try:
         return use(job)
     finally:
         job.close()
 
 
-def train_on_given_replies(group: dist.ProcessGroup, settings: GRPOSettings) -> dict[str, np.ndarray]:
-    """Train on ``GivenReplies``; the weights afterwards."""
+def train_on_given_replies(group: dist.ProcessGroup, settings: GRPOSettings) -> tuple[Weights, Weights]:
+    """Train on ``GivenReplies``; the weights before and after."""
 
-    def train(job: GRPOJob) -> dict[str, np.ndarray]:
+    def weights(job: GRPOJob) -> Weights:
+        return {name: p.full_tensor().detach().numpy() for name, p in job.model.named_parameters()}  # type: ignore[attr-defined]
+
+    def train(job: GRPOJob) -> tuple[Weights, Weights]:
+        before = {name: values.copy() for name, values in weights(job).items()}
         job.engine = GivenReplies(job.ranks, settings.rollout.replies)
         stop = StopSignal()
         for step in range(settings.steps):
-            loop.grpo_step(job, loop.finish_step(job, start_step(job, step)), 0.0, stop)
+            grpo_step(job, finish_step(job, start_step(job, step)), 0.0, stop)
         stop.restore()
-        return {name: p.full_tensor().detach().numpy() for name, p in job.model.named_parameters()}  # type: ignore[attr-defined]
+        return before, weights(job)
 
     return with_job(group, settings, train)

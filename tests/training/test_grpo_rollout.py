@@ -12,12 +12,12 @@ from tests.training.small_run import write_run
 from trimtab.testing import RankPool
 from trimtab.training.settings import BalanceSettings
 
-OFF = BalanceSettings(mode="off")
+OFF = BalanceSettings(mode="off", costs="analytic")
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return write_run(tmp_path_factory.mktemp("rollout"))
+    return write_run(tmp_path_factory.mktemp("rollout"), photos=False)
 
 
 def test_live_rollouts_are_the_same_on_one_two_and_four_ranks_balanced_or_not(

@@ -1,4 +1,4 @@
-"""``trimtab train sft``: trains on the ranks of torchrun, or on ranks it starts itself."""
+"""``trimtab train sft|grpo``: trains on the ranks of torchrun, or on ranks it starts itself."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from trimtab.cli.settings_parser import parse_settings
 from trimtab.errors import SettingsError
 
-USAGE = """usage: trimtab train sft [--config FILE.yaml] [setting=value ...]
+USAGE = """usage: trimtab train {sft,grpo} [--config FILE.yaml] [setting=value ...]
+
+  sft   supervised fine-tuning
+  grpo  reinforcement: replies sampled, scored by reward.function=FILE.py:FUNCTION, and learned from
 
 Settings are written name=value or --name=value, nested ones with dots: balance.mode=off loader.mode=central.
-`trimtab train sft --help` lists them all. Under torchrun the command uses its ranks;
+`trimtab train sft --help` and `trimtab train grpo --help` list them all. Under torchrun the command uses its ranks;
 alone it starts `ranks` of them."""
 
 
@@ -24,10 +27,17 @@ def run(arguments: Sequence[str]) -> int:
         print(USAGE)
         return 0
     loop, *rest = arguments
-    if loop != "sft":
-        raise SettingsError(f"trimtab train {loop}: no such training loop; choose sft")
+    command = f"trimtab train {loop}"
+    if loop not in ("sft", "grpo"):
+        raise SettingsError(f"{command}: no such training loop; choose sft or grpo")
     from trimtab.training.launch import launch
+
+    if loop == "grpo":
+        from trimtab.training.grpo.run import train_grpo
+        from trimtab.training.grpo.settings import GRPOSettings
+
+        return launch(train_grpo, parse_settings(GRPOSettings, rest, command=command))
     from trimtab.training.settings import SFTSettings
     from trimtab.training.sft import train
 
-    return launch(train, parse_settings(SFTSettings, rest, command="trimtab train sft"))
+    return launch(train, parse_settings(SFTSettings, rest, command=command))

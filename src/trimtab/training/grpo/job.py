@@ -13,6 +13,7 @@ from trimtab.cost.analytic import analytic_costs
 from trimtab.cost.device import NOMINAL_DEVICE
 from trimtab.cost.flops import FORWARD, TRAIN, Passes
 from trimtab.cost.from_config import architecture_from_config
+from trimtab.cost.measured import MeasuredCost
 from trimtab.errors import SettingsError
 from trimtab.families.checkpoint import Checkpoint, read_checkpoint
 from trimtab.loader.decode_cache import DecodeCache
@@ -68,6 +69,7 @@ class GRPOJob:
     rewarder: Rewarder | None
     engine: RolloutEngine
     watch: PhaseStopwatch
+    measured: MeasuredCost | None = None
 
     @property
     def plan_settings(self) -> PlanSettings:
@@ -80,7 +82,9 @@ class GRPOJob:
         return suppressed_tokens(self.model)
 
     def costs(self, batch: BatchMetadata, passes: Passes = TRAIN) -> Costs:
-        """Predicted costs of a phase."""
+        """Predicted costs of a phase; measured ones are of training, whose ratios the other phases share."""
+        if self.measured is not None:
+            return self.measured(batch)
         vision = FORWARD if self.settings.freeze_vision else passes
         architecture = architecture_from_config(self.checkpoint.config)
         model = partial(analytic_costs, architecture=architecture, device=NOMINAL_DEVICE)

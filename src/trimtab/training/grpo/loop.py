@@ -1,4 +1,7 @@
-"""GRPO, read top to bottom: prompts, rollout, rewards, advantages, inference, update."""
+"""One GRPO step, read top to bottom: rollout, rewards, advantages, inference, update; each phase has its own plan.
+
+The data phase is ``prepare.py``, the run around the steps ``run.py``.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +16,16 @@ from trimtab.cost.flops import FORWARD
 from trimtab.errors import TrainingError
 from trimtab.planning.step import plan_step
 from trimtab.runtime.agreement import agree_on_step
-from trimtab.runtime.groups import Ranks
-from trimtab.training.export import export
-from trimtab.training.grpo import resume
 from trimtab.training.grpo.advantages import group_advantages
 from trimtab.training.grpo.experience import Experience, Scored
-from trimtab.training.grpo.held_out import evaluate_held_out
 from trimtab.training.grpo.inference import old_and_reference
-from trimtab.training.grpo.job import GRPOJob, build_grpo_job
-from trimtab.training.grpo.prepare import LoadedPrompts, finish_step, start_step
-from trimtab.training.grpo.progress import GRPOProgress
+from trimtab.training.grpo.job import GRPOJob
+from trimtab.training.grpo.prepare import LoadedPrompts
 from trimtab.training.grpo.report import GRPOReport, RankStep, gather_report
 from trimtab.training.grpo.reward_call import RewardInput
 from trimtab.training.grpo.rollout import Reply
-from trimtab.training.grpo.settings import GRPOSettings
 from trimtab.training.grpo.together import together
 from trimtab.training.grpo.update import check_media, load_mini_batches, update
-from trimtab.training.run_folder import RunFolder
 from trimtab.training.stop_signal import StopSignal
 
 
@@ -40,67 +36,6 @@ class StepOutcome:
     report: GRPOReport
     bad: list[tuple[str, str]]
     stop: bool
-
-
-def train_grpo(settings: GRPOSettings, ranks: Ranks) -> bool:
-    """Train on this rank; every rank calls it with the same settings.
-
-    Writes ``config.yaml``, ``steps.jsonl``, checkpoints, ``model/`` and, where held-out samples are given,
-    ``evaluation.json`` under ``settings.folder``.
-
-    Returns:
-        False where a signal stopped the run, which left a checkpoint.
-
-    Raises:
-        TrimtabError: bad input or a failed rank; the same error on every rank.
-    """
-    job = build_grpo_job(settings, ranks)
-    stop = StopSignal()
-    try:
-        first_step = resume.load(job) if settings.resume else 0
-        title = f"{settings.name} {settings.balance.variant}"
-        with GRPOProgress(title, first_step=first_step, steps=settings.last_step, quiet=not ranks.is_first) as progress:
-            folder = _open_folder(job, first_step)
-            done = _train_steps(job, first_step, progress, folder, stop)
-            resume.save(job)
-            if done and settings.last_step == settings.steps:
-                _finish(job, progress, folder)
-    finally:
-        job.close()
-        stop.restore()
-    return done
-
-
-def _train_steps(
-    job: GRPOJob, first_step: int, progress: GRPOProgress, folder: RunFolder | None, stop: StopSignal
-) -> bool:
-    settings, skipped = job.settings, 0
-    pending = start_step(job, first_step) if first_step < settings.last_step else None
-    for step in range(first_step, settings.last_step):
-        assert pending is not None
-        began = time.perf_counter()
-        with job.watch.phase("data"):
-            loaded = finish_step(job, pending)
-            pending = start_step(job, step + 1) if step + 1 < settings.last_step else None
-        outcome = grpo_step(job, loaded, began, stop)
-        job.sampler.consumed(step)
-        if folder:
-            folder.write_step(outcome.report)
-            if outcome.bad:
-                folder.write_bad_samples(step, outcome.bad)
-        progress.step(outcome.report)
-        skipped = skipped + 1 if outcome.report.grad_norm is None and outcome.report.replies else 0
-        if skipped > settings.optimizer.max_skipped_steps:
-            raise TrainingError(
-                f"step {step}: the gradient was not finite for {skipped} steps in a row; lower "
-                f"optimizer.learning_rate={settings.optimizer.learning_rate:g} or inspect the rewards"
-            )
-        if outcome.stop:
-            progress.say(f"stopped by a signal after step {step}; --resume goes on from the checkpoint")
-            return step + 1 == settings.last_step
-        if settings.checkpoint_every and (step + 1) % settings.checkpoint_every == 0:
-            resume.save(job)
-    return True
 
 
 def grpo_step(job: GRPOJob, loaded: LoadedPrompts, began: float, stop: StopSignal) -> StepOutcome:
@@ -142,7 +77,7 @@ def grpo_step(job: GRPOJob, loaded: LoadedPrompts, began: float, stop: StopSigna
         loaded.request.plan,
         own,
         bad=[name for name, _ in loaded.bad],
-        planning_ms=0.0,
+        planning_ms=watch.planned_ms(),
         group=job.ranks.control,
     )
     return StepOutcome(report=report, bad=loaded.bad, stop=stopped)
@@ -195,7 +130,8 @@ def infer(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None, int, int]:
     """Log-probabilities before the update and under the reference, runs of frames decoded, bytes received."""
     with job.watch.phase("data"):
-        plan = plan_step(experience.batch, job.costs(experience.batch, FORWARD), job.ranks.size, job.plan_settings)
+        with job.watch.planning():
+            plan = plan_step(experience.batch, job.costs(experience.batch, FORWARD), job.ranks.size, job.plan_settings)
         pending = job.packer.start(plan, experience.batch, experience.rows)
         media = job.packer.media(pending)
         check_media(job, media.bad, experience.batch)
@@ -205,19 +141,3 @@ def infer(
         packs, received = job.packer.packs(pending, media, experience.samples())
     old, reference = old_and_reference(job, experience, packs)
     return old, reference, media.decoded, received
-
-
-def _open_folder(job: GRPOJob, first_step: int) -> RunFolder | None:
-    if not job.ranks.is_first:
-        return None
-    folder = RunFolder(job.settings.folder, first_step=first_step)
-    folder.write_settings(job.settings)
-    return folder
-
-
-def _finish(job: GRPOJob, progress: GRPOProgress, folder: RunFolder | None) -> None:
-    settings = job.settings
-    export(job.model, settings.lora, settings.model, settings.folder / "model", job.ranks.control)
-    progress.say(f"model written to {settings.folder / 'model'}")
-    if settings.evaluation.data:
-        evaluate_held_out(job, progress, folder)

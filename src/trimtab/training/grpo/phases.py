@@ -25,6 +25,19 @@ class PhaseStopwatch:
         self._busy = dict.fromkeys(PHASES, 0.0)
         self._busy_clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
         self._began = (0.0, 0.0)
+        self._planned_s = 0.0
+
+    @contextmanager
+    def planning(self) -> Iterator[None]:
+        """Time a plan; it stays part of the phase around it."""
+        began = time.perf_counter()
+        yield
+        self._planned_s += time.perf_counter() - began
+
+    def planned_ms(self) -> float:
+        """Milliseconds of planning since the last call."""
+        planned, self._planned_s = self._planned_s, 0.0
+        return planned * 1e3
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -79,7 +79,8 @@ def start_step(job: GRPOJob, step: int) -> PendingStep:
     by_row = {item.row: item for item in found if isinstance(item, Prompt)}
     prompts = [by_row[row] for row in rows if row in by_row]
     batch = prompt_batch(job.reader.table, prompts)
-    plan = _plan(job, batch)
+    with job.watch.planning():
+        plan = _plan(job, batch)
     media = job.packer.start(plan.plan, plan.batch, np.array([p.row for p in prompts], dtype=np.int64)[plan.prompt])
     bad = [item for item in found if not isinstance(item, Prompt)]
     return PendingStep(step=step, prompts=prompts, batch=batch, plan=plan, media=media, bad=bad)

@@ -1,13 +1,18 @@
-"""Checkpoints of a GRPO run. They are written between steps: a step in flight is discarded and begun anew, with the
-same prompts and, since its noise is keyed, the same replies."""
+"""Checkpoints of a GRPO run.
+
+They are written between steps: a step in flight is discarded and begun anew, with the same prompts and, since its noise
+is keyed, the same replies.
+"""
 
 from __future__ import annotations
 
 from hashlib import blake2b
 from typing import Any
 
+from trimtab.cost.measured import MeasuredCost
 from trimtab.errors import CheckpointError
 from trimtab.training import checkpoint
+from trimtab.training.calibrate import measure_costs
 from trimtab.training.grpo.job import GRPOJob
 from trimtab.training.grpo.settings import GRPOSettings
 from trimtab.training.grpo.together import together
@@ -26,8 +31,25 @@ def save(job: GRPOJob) -> None:
         "reward": reward,
         "reference": _fingerprint(job.settings),
     }
-    progress = checkpoint.Progress(next_step=job.sampler.next_step, loader=state)
+    costs = job.measured.to_json() if job.measured else None
+    progress = checkpoint.Progress(next_step=job.sampler.next_step, loader=state, costs=costs)
     checkpoint.save(job.settings.folder / "checkpoints", job.model, job.optimizer, progress, job.ranks.control)
+
+
+def begin(job: GRPOJob) -> int:
+    """Resume where the settings ask for it, and measure costs where none came with a checkpoint.
+
+    Returns:
+        The first step to run.
+
+    Raises:
+        CheckpointError: the last checkpoint is damaged, or belongs to other data, seed or reference.
+    """
+    first_step = load(job) if job.settings.resume else 0
+    if job.settings.balance.costs == "measured" and job.measured is None:
+        table = job.reader.table.batch()
+        job.measured = measure_costs(job.model, table, patch_dim=job.reader.geometry.patch_values, ranks=job.ranks)
+    return first_step
 
 
 def load(job: GRPOJob) -> int:
@@ -47,6 +69,8 @@ def load(job: GRPOJob) -> int:
         raise CheckpointError(
             f"{path}: the model in {job.settings.model}, which the run is held to, has changed since; put it back"
         )
+    if progress.costs and job.settings.balance.costs == "measured":
+        job.measured = MeasuredCost.from_json(progress.costs)
     job.sampler.load_state_dict(state["sampler"])
     job.lengths.load_state_dict(state["lengths"])
     together(

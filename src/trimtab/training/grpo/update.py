@@ -70,9 +70,9 @@ def load_mini_batches(job: GRPOJob, experience: Experience) -> tuple[list[MiniBa
         TrimtabError: media that decoded in the rollout no longer does; raised on every rank.
     """
     count = min(job.settings.objective.mini_batches, len(experience.prompts))
-    plans = plan_mini_batches(
-        experience.batch, job.costs(experience.batch), job.ranks.size, job.plan_settings, experience.mini_batches(count)
-    )
+    costs, mini_batch = job.costs(experience.batch), experience.mini_batches(count)
+    with job.watch.planning():
+        plans = plan_mini_batches(experience.batch, costs, job.ranks.size, job.plan_settings, mini_batch)
     samples = experience.samples()
     pending = [
         (rows, job.packer.start(plan, experience.batch.take(rows), experience.rows[rows])) for rows, plan in plans
