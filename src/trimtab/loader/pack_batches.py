@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from trimtab.errors import LoaderError, SettingsError
 from trimtab.loader.pack_sampler import PackSampler
+from trimtab.loader.pack_step import PackStep
 
 IGNORED_LABEL = -100
 
@@ -48,11 +49,7 @@ class PackBatchSampler:
         begin = self._begin()
         end = self._sampler.end_of_epoch(begin)
         for number in range(begin, end):
-            step = self._sampler.step(number)
-            for micro_batch in range(step.micro_batches):
-                for rank in self._ranks():
-                    rows = step.pack(rank, micro_batch).tolist()
-                    yield [ZeroLossRow(row) for row in rows] if step.is_padding(rank, micro_batch) else rows
+            yield from batches_of(self._sampler.step(number), self._ranks())
         self._iterated = end
 
     def __len__(self) -> int:
@@ -90,6 +87,18 @@ class PackBatchSampler:
         return range(self._sampler.ranks) if self._rank is None else range(self._rank, self._rank + 1)
 
 
+def batches_of(step: PackStep, ranks: Sequence[int]) -> Iterator[list[int]]:
+    """Rows of a step's packs, micro-batch by micro-batch, those of padding packs as ``ZeroLossRow``."""
+    for micro_batch in range(step.micro_batches):
+        for rank in ranks:
+            rows = step.pack(rank, micro_batch).tolist()
+            yield [ZeroLossRow(row) for row in rows] if step.is_padding(rank, micro_batch) else rows
+
+
+class _HearsEpochs(Protocol):
+    def set_epoch(self, epoch: int) -> None: ...
+
+
 class _Dataset(Protocol):
     def __len__(self) -> int: ...
 
@@ -119,7 +128,7 @@ class ZeroLossDataset:
         dataset: _Dataset,
         *,
         without_loss: Callable[[Any], Any] = ignore_labels,
-        batches: PackBatchSampler | None = None,
+        batches: _HearsEpochs | None = None,
     ) -> None:
         """Wrap a dataset.
 
