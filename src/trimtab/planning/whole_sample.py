@@ -1,6 +1,6 @@
 """Our whole-sample partition: LPT under hard caps, then move and swap.
 
-Within 0.3 % of the lower bound at 512 samples on 32 ranks in under a millisecond; see docs/planning.md.
+Within 0.3 % of the lower bound at 512 samples on 32 ranks in about a millisecond; see docs/planning.md.
 """
 
 from __future__ import annotations
