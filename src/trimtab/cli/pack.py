@@ -15,13 +15,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from trimtab.cli.architecture_argument import architecture_help, check_made_for, load_architecture
 from trimtab.cost.analytic import analytic_costs
 from trimtab.cost.architecture import Architecture
 from trimtab.cost.cluster import load_cluster
 from trimtab.cost.flops import FORWARD, TRAIN_RECOMPUTE, Passes
 from trimtab.cost.memory import language_bytes_per_token, vision_bytes_per_patch
-from trimtab.cost.models import model_preset, model_presets
-from trimtab.errors import MetadataError, SettingsError
+from trimtab.errors import SettingsError
 from trimtab.planning.packing.epoch import pack_epoch
 from trimtab.planning.packing.lower_bound import lower_bound
 from trimtab.planning.packing.metrics import Spread, pad_ratio
@@ -32,7 +32,6 @@ from trimtab.planning.packing.settings import PackMethod, PackSettings
 from trimtab.planning.packing.step_time import PackingGain, deal, deal_in_order, dist_by_load, packing_gain
 from trimtab.planning.packing.thresholds import choose_caps
 from trimtab.schema.metadata import BatchMetadata
-from trimtab.schema.table import MetadataTable
 from trimtab.schema.table_file import read_table
 
 _OVERSIZED_SHOWN = 20
@@ -65,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch", type=int, default=4, metavar="N", help="samples of the plain batches to compare with (default: 4)"
     )
-    parser.add_argument("--model", metavar="NAME", help=f"for predicted cost; of: {', '.join(model_presets())}")
+    parser.add_argument("--model", metavar="NAME", help=f"for predicted cost: {architecture_help()}")
     parser.add_argument("--seed", type=int, default=0, help="of order and packs (default: 0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
 
@@ -106,10 +105,10 @@ def _job(args: argparse.Namespace) -> _Job:
             raise SettingsError(f"--{name} {value} must be at least {least}")
     settings = PackSettings(method=args.method, pool=args.pool, window=args.window)
     ranks = _ranks(args.dp)
-    architecture = None if args.model is None else model_preset(args.model)
+    architecture = None if args.model is None else load_architecture(args.model)
     table = read_table(args.table)
     if architecture is not None:
-        _check_made_for(table, architecture)
+        check_made_for(table, architecture)
     batch = table.batch()
     return _Job(
         batch=batch,
@@ -138,21 +137,6 @@ def _ranks(text: str) -> tuple[int, ...]:
     if not ranks or min(ranks) < 1:
         raise SettingsError(f"--dp {text!r} must be numbers from 1, separated by commas: 8,32")
     return ranks
-
-
-def _check_made_for(table: MetadataTable, architecture: Architecture) -> None:
-    vision, geometry = architecture.vision, table.geometry
-    if vision is None or geometry is None:
-        return
-    for name, mine, other in (
-        ("patch size", geometry.patch_size, vision.patch),
-        ("merge size", geometry.merge_size, vision.merge),
-    ):
-        if mine != other:
-            raise MetadataError(
-                f"the table was made for {geometry.family} ({name} {mine}), not for {architecture.name} ({name} "
-                f"{other}); scan the dataset again for this model"
-            )
 
 
 def _caps(args: argparse.Namespace, job: _Job) -> tuple[int | None, int | None]:

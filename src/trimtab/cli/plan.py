@@ -15,23 +15,21 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from trimtab.cli.architecture_argument import architecture_help, check_made_for, load_architecture
 from trimtab.cli.plan_rows import RATIOS, CostModel, Job, strategy_row
 from trimtab.cost.analytic import analytic_costs
 from trimtab.cost.architecture import Architecture
 from trimtab.cost.cluster import Cluster, cluster_presets, load_cluster
 from trimtab.cost.flops import TRAIN_RECOMPUTE
-from trimtab.cost.from_config import architecture_from_config
 from trimtab.cost.memory import largest_micro_batch
-from trimtab.cost.models import model_preset, model_presets
 from trimtab.cost.polynomial import PolynomialCost, polynomial_costs
-from trimtab.errors import InfeasibleError, MetadataError, SettingsError, UnknownModelError
+from trimtab.errors import InfeasibleError, SettingsError
 from trimtab.planning.explain import explain
 from trimtab.planning.settings import PlanSettings
 from trimtab.planning.step import plan_step
 from trimtab.planning.strategies import STRATEGIES, strategy_named
 from trimtab.planning.workloads import MIXES, generated_batch
 from trimtab.schema.metadata import BatchMetadata
-from trimtab.schema.table import MetadataTable
 from trimtab.schema.table_file import read_table
 
 _DEFAULT_CLUSTER = "h800"
@@ -45,9 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("table", nargs="?", metavar="META", help="metadata table of `trimtab scan`, or a flat table")
     parser.add_argument("--ranks", type=int, metavar="N", help="data-parallel ranks")
     parser.add_argument("--batch-size", type=int, metavar="N", help="samples in an optimizer step, over all ranks")
-    parser.add_argument(
-        "--model", metavar="NAME", help=f"folder of a checkpoint, a config.json, or: {', '.join(model_presets())}"
-    )
+    parser.add_argument("--model", metavar="NAME", help=architecture_help())
     parser.add_argument(
         "--strategy", nargs="+", metavar="NAME", default=list(STRATEGIES), help=f"of: {', '.join(STRATEGIES)}"
     )
@@ -85,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         for name, value in _DEMO.items():
             setattr(args, name, getattr(args, name) or value)
     _check(args)
-    architecture = _model(args.model)
+    architecture = load_architecture(args.model)
     cluster = load_cluster(args.cluster or _DEFAULT_CLUSTER)
     cluster.nodes_of(args.ranks)
     batches = _batches(args, architecture)
@@ -134,54 +130,16 @@ def _check(args: argparse.Namespace) -> None:
         strategy_named(strategy)
 
 
-def _model(name: str) -> Architecture:
-    """A bundled model, or one from a checkpoint's ``config.json``."""
-    path = Path(name) / "config.json" if Path(name).is_dir() else Path(name)
-    if not path.is_file():
-        return model_preset(name)
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UnknownModelError(f"{path}: not JSON ({error}); give a model's config.json") from error
-    if not isinstance(config, dict):
-        raise UnknownModelError(f"{path}: holds no JSON object; give a model's config.json")
-    return architecture_from_config(config, Path(name).resolve().name if path.name != name else None)
-
-
 def _batches(args: argparse.Namespace, architecture: Architecture) -> list[BatchMetadata]:
     """Consecutive batches of the table, the last one possibly short."""
     if args.demo:
         return [generated_batch(args.demo, args.batch_size, seed) for seed in range(_DEMO_BATCHES)]
     table = read_table(args.table)
-    _check_made_for(table, architecture)
+    check_made_for(table, architecture)
     return [
         table.batch(np.arange(start, min(start + args.batch_size, len(table)), dtype=np.int64))
         for start in range(0, len(table), args.batch_size)
     ]
-
-
-def _check_made_for(table: MetadataTable, architecture: Architecture) -> None:
-    """Refuse a table made for another model; a table that names none is taken as made for this one.
-
-    Raises:
-        MetadataError: names what differs.
-    """
-    vision, geometry = architecture.vision, table.geometry
-    if vision is None or geometry is None:
-        return
-    pairs = {
-        "patch_size": (geometry.patch_size, vision.patch),
-        "merge_size": (geometry.merge_size, vision.merge),
-        "temporal_patch_size": (geometry.temporal_patch_size, vision.temporal_patch),
-    }
-    if not architecture.family.startswith(geometry.family):
-        pairs["family"] = (geometry.family, architecture.family)  # type: ignore[assignment]
-    differing = [f"{name} {mine!r} (model: {other!r})" for name, (mine, other) in pairs.items() if mine != other]
-    if differing:
-        raise MetadataError(
-            f"the table was made for another model than {architecture.name}: {', '.join(differing)}; "
-            "scan the dataset again for this model"
-        )
 
 
 def _cost_model(args: argparse.Namespace, architecture: Architecture, cluster: Cluster) -> CostModel:
