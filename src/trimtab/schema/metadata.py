@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -98,22 +99,22 @@ class BatchMetadata:
         """V."""
         return len(self.grid_thw)
 
-    @property
+    @cached_property
     def patches(self) -> NDArray[np.int64]:
         """int64 [V], patches before merging."""
-        return np.asarray(self.grid_thw.prod(axis=1, dtype=np.int64))
+        return self.grid_thw[:, 0] * self.grid_thw[:, 1] * self.grid_thw[:, 2]
 
-    @property
+    @cached_property
     def visual_tokens(self) -> NDArray[np.int64]:
         """int64 [V], language-model tokens of each visual."""
         return self.patches // self.merge_size**2
 
-    @property
+    @cached_property
     def sample_of_visual(self) -> NDArray[np.int64]:
         """int64 [V], row of the sample each visual belongs to."""
         return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.visual_offsets))
 
-    @property
+    @cached_property
     def tokens(self) -> NDArray[np.int64]:
         """int64 [N], language-model tokens of each sample: text plus visual placeholders."""
         visual = np.concatenate([[0], np.cumsum(self.visual_tokens, dtype=np.int64)])

@@ -39,6 +39,7 @@ class StepReport:
         planning_ms: time to plan the step.
         moved_bytes: bytes that crossed ranks to run the plan.
         decoded: visuals decoded, one entry a rank.
+        rank_work: sums over each rank's sequences that costs are fitted to; see ``cost.rank_work.RankWork``.
         learning_rate, grad_norm: of the optimizer step; ``grad_norm`` is None where the step was skipped.
         bad_samples: ids of samples replaced in this step.
     """
@@ -65,6 +66,7 @@ class StepReport:
     learning_rate: float
     grad_norm: float | None
     bad_samples: list[str] = field(default_factory=list)
+    rank_work: dict[str, list[int]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""

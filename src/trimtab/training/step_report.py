@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
+from trimtab.cost.rank_work import RankWork
 from trimtab.loader.step_loader import LoadedStep
 from trimtab.runtime.recorder import PhaseTimes
 from trimtab.schema.plans import StepPlan
@@ -70,6 +71,7 @@ def gather_report(
         learning_rate=rate,
         grad_norm=grad_norm,
         bad_samples=[sample_id for sample_id, _ in loaded.bad_samples],
+        rank_work=RankWork.of(planned.batch.tokens, planned.plan.rank, planned.plan.ranks).to_json(),
     )
     return StepOutcome(report=report, stop=bool(stop.any()))
 
