@@ -124,7 +124,7 @@ class EncoderExchange:
 
         Args:
             output: of the encoder: a tensor with one row for each merged token, a list of such, or a Transformers
-                output with ``pooler_output`` (and ``deepstack_features``), whose ``last_hidden_state`` is not brought back.
+                output with ``pooler_output`` (and ``deepstack_features``), whose ``last_hidden_state`` stays away.
         """
         assert self._call is not None
         call, self._call = self._call, None
@@ -272,8 +272,8 @@ def _row_tensors(output: Any) -> list[Tensor]:
     pooled = getattr(output, "pooler_output", None)
     if pooled is None:
         raise MetadataError(
-            f"the encoder returned {type(output).__name__}; it must be a tensor with a row for each merged token, a list "
-            "of them, or an output with pooler_output"
+            f"the encoder returned {type(output).__name__}; it must be a tensor with a row for each merged token, a "
+            "list of them, or an output with pooler_output"
         )
     return [pooled, *(getattr(output, "deepstack_features", None) or [])]
 
