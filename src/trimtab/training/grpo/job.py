@@ -29,12 +29,14 @@ from trimtab.runtime.groups import Ranks
 from trimtab.runtime.vlm import BalancedVLM
 from trimtab.schema.costs import Costs
 from trimtab.schema.metadata import BatchMetadata
+from trimtab.training.export import export
 from trimtab.training.grpo.phase_packs import PhasePacker
 from trimtab.training.grpo.phases import PhaseStopwatch
 from trimtab.training.grpo.prompts import PromptReader
 from trimtab.training.grpo.reply_lengths import ReplyLengths
 from trimtab.training.grpo.rewards import Rewarder
 from trimtab.training.grpo.rollout import RolloutEngine
+from trimtab.training.grpo.server_engine import ServerEngine
 from trimtab.training.grpo.settings import GRPOSettings
 from trimtab.training.grpo.together import together
 from trimtab.training.grpo.transformers_engine import TransformersEngine
@@ -121,6 +123,15 @@ def build_grpo_job(settings: GRPOSettings, ranks: Ranks) -> GRPOJob:
     compute_dtype = torch.bfloat16 if settings.dtype == "bfloat16" else None
     shard(model, ranks.mesh, compute_dtype=compute_dtype)
     register_fsdp_forward_method(model, "encode_visuals")
+    prompts = PromptReader(
+        reader.table,
+        open_dataset(list(settings.data), settings.root),
+        geometry=reader.geometry,
+        family=checkpoint.family,
+        tokenizer=tokenizer,
+        model=model.base,
+        max_tokens=settings.rollout.max_prompt_tokens,
+    )
     rewarder = together(ranks.control, "start", lambda: Rewarder(settings.reward) if ranks.is_first else None)
     share = _share_of_loading(settings, ranks)
     workers = None
@@ -136,15 +147,7 @@ def build_grpo_job(settings: GRPOSettings, ranks: Ranks) -> GRPOJob:
         reference=_reference(settings, ranks),
         optimizer=make_optimizer(model, settings.optimizer),
         reader=reader,
-        prompts=PromptReader(
-            reader.table,
-            open_dataset(list(settings.data), settings.root),
-            geometry=reader.geometry,
-            family=checkpoint.family,
-            tokenizer=tokenizer,
-            model=model.base,
-            max_tokens=settings.rollout.max_prompt_tokens,
-        ),
+        prompts=prompts,
         sampler=StepSampler(
             num_samples=len(reader.table), samples_per_step=settings.samples_per_step, seed=settings.seed
         ),
@@ -153,7 +156,7 @@ def build_grpo_job(settings: GRPOSettings, ranks: Ranks) -> GRPOJob:
         packer=PhasePacker(reader, workers, cache, settings.loader, ranks.control),
         lengths=ReplyLengths(first_guess=max(1, settings.rollout.max_reply_tokens // 2)),
         rewarder=rewarder,
-        engine=_engine(settings, ranks, model, tokenizer, reader),
+        engine=_engine(settings, ranks, model, tokenizer, prompts, reader.pad_token),
         watch=PhaseStopwatch(),
     )
 
@@ -178,10 +181,19 @@ def end_tokens(tokenizer: Any, model: BalancedVLM) -> tuple[int, ...]:
 
 
 def _engine(
-    settings: GRPOSettings, ranks: Ranks, model: BalancedVLM, tokenizer: Any, reader: SampleReader
+    settings: GRPOSettings, ranks: Ranks, model: BalancedVLM, tokenizer: Any, prompts: PromptReader, pad_token: int
 ) -> RolloutEngine:
     if settings.rollout.engine == "server":
-        raise SettingsError("rollout.engine=server is not there yet")
+        return ServerEngine(
+            settings.rollout,
+            ranks.control,
+            seed=settings.seed,
+            tokenizer=tokenizer,
+            end_token=tokenizer.eos_token_id or end_tokens(tokenizer, model)[0],
+            suppressed=suppressed_tokens(model),
+            conversation=prompts.conversation,
+            write_weights=lambda folder: export(model, settings.lora, settings.model, folder, ranks.control),
+        )
     return TransformersEngine(
         model,
         settings.rollout,
@@ -189,7 +201,7 @@ def _engine(
         seed=settings.seed,
         end_tokens=end_tokens(tokenizer, model),
         suppressed=suppressed_tokens(model),
-        pad_token=reader.pad_token,
+        pad_token=pad_token,
         timeout_s=settings.timeout_s,
     )
 
