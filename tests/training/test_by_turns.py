@@ -21,6 +21,7 @@ from trimtab.training.settings import BalanceSettings, SFTSettings
 
 def settings_for(files: dict[str, Any], **changes: Any) -> SFTSettings:
     plain: dict[str, Any] = {"steps": 5, "samples_per_step": 6, "name": "turns", "timeout_s": 30, "dtype": "float64"}
+    plain["balance"] = BalanceSettings(costs="analytic")
     return SFTSettings(**{**files, **plain, **changes})
 
 
@@ -31,7 +32,9 @@ def turns_on_rank(group: dist.ProcessGroup, turns: ByTurns) -> bool:
 def test_each_run_records_what_it_would_have_alone(rank_pool: RankPool, tmp_path: Path) -> None:
     files = write_run(tmp_path, photos=False)
     main = settings_for(files)
-    other = replace(main, balance=BalanceSettings(mode="off"), loader=LoaderSettings(mode="central"), stop_after=3)
+    other = replace(
+        main, balance=BalanceSettings(mode="off", costs="analytic"), loader=LoaderSettings(mode="central"), stop_after=3
+    )
     assert rank_pool.run(2, turns_on_rank, ByTurns(main=main, other=other, turn=2)) == [True, True]
     alone = settings_for(files, name="alone")
     rank_pool.run(2, train_on_rank, alone)

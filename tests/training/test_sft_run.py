@@ -28,7 +28,12 @@ from trimtab.loader.settings import LoaderSettings
 from trimtab.testing import RankPool
 from trimtab.training.settings import BalanceSettings, EvalSettings, LoraSettings, OptimizerSettings, SFTSettings
 
-OFF, CENTRAL, SKIP = BalanceSettings(mode="off"), LoaderSettings(mode="central"), LoaderSettings(on_bad_sample="skip")
+ON = BalanceSettings(costs="analytic")
+OFF, CENTRAL, SKIP = (
+    BalanceSettings(mode="off", costs="analytic"),
+    LoaderSettings(mode="central"),
+    LoaderSettings(on_bad_sample="skip"),
+)
 FAST = OptimizerSettings(learning_rate=3e-3, warmup_steps=1)
 
 
@@ -38,7 +43,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def settings_for(files: dict[str, Any], name: str, **changes: Any) -> SFTSettings:
-    plain: dict[str, Any] = {"steps": 3, "samples_per_step": 6, "name": name, "timeout_s": 30, "optimizer": FAST}
+    plain: dict[str, Any] = {
+        "steps": 3,
+        "samples_per_step": 6,
+        "name": name,
+        "timeout_s": 30,
+        "optimizer": FAST,
+        "balance": ON,
+    }
     return SFTSettings(**{**files, **plain, **changes})
 
 
@@ -266,8 +278,18 @@ def test_gradients_that_stay_infinite_end_the_run(rank_pool: RankPool, files: di
         rank_pool.run(2, train_on_rank, settings_for(files, "infinite", steps=6, optimizer=optimizer))
 
 
+def test_measured_costs_are_kept_in_the_checkpoint(rank_pool: RankPool, files: dict[str, Any]) -> None:
+    first = settings_for(files, "measured", steps=2, stop_after=1, balance=BalanceSettings())
+    rank_pool.run(2, train_on_rank, first)
+    costs = [json.loads(path.read_text())["costs"] for path in first.folder.glob("checkpoints/*/progress.json")]
+    assert costs[0]["language"]["b"] > 0 or costs[0]["language"]["a"] > 0
+    rank_pool.run(2, train_on_rank, settings_for(files, "measured", steps=2, balance=BalanceSettings(), resume=True))
+    kept = [json.loads(path.read_text())["costs"] for path in first.folder.glob("checkpoints/*/progress.json")]
+    assert kept == costs
+
+
 def test_observing_moves_nothing_and_tells_the_gain(rank_pool: RankPool, files: dict[str, Any]) -> None:
-    observed = settings_for(files, "observed", balance=BalanceSettings(mode="observe"))
+    observed = settings_for(files, "observed", balance=BalanceSettings(mode="observe", costs="analytic"))
     rank_pool.run(2, train_on_rank, observed)
     for step in steps_of(observed):
         assert step["step_ratio"] == step["step_ratio_before"]
