@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -100,6 +100,13 @@ class GRPOJob:
             self.rewarder.close()
 
 
+def reopen_grpo_job(job: GRPOJob, settings: GRPOSettings) -> GRPOJob:
+    """The same model, optimizer, data and engine under other settings of balance and loader, decoding anew."""
+    workers, cache = _decoding(settings, job.ranks)
+    packer = PhasePacker(job.reader, workers, cache, settings.loader, job.ranks.control)
+    return replace(job, settings=settings, workers=workers, cache=cache, packer=packer)
+
+
 def build_grpo_job(settings: GRPOSettings, ranks: Ranks) -> GRPOJob:
     """Open the data, build and shard the model.
 
@@ -133,11 +140,7 @@ def build_grpo_job(settings: GRPOSettings, ranks: Ranks) -> GRPOJob:
         max_tokens=settings.rollout.max_prompt_tokens,
     )
     rewarder = together(ranks.control, "start", lambda: Rewarder(settings.reward) if ranks.is_first else None)
-    share = _share_of_loading(settings, ranks)
-    workers = None
-    if share:
-        workers = DecodeWorkers(share * settings.loader.workers, item_timeout_s=settings.loader.item_timeout_s)
-    cache = DecodeCache(share * settings.loader.cache_mb * _MIB)
+    workers, cache = _decoding(settings, ranks)
     return GRPOJob(
         settings=settings,
         ranks=ranks,
@@ -216,8 +219,9 @@ def _reference(settings: GRPOSettings, ranks: Ranks) -> BalancedVLM | None:
     return shard(model, ranks.mesh, compute_dtype=torch.bfloat16 if settings.dtype == "bfloat16" else None)
 
 
-def _share_of_loading(settings: GRPOSettings, ranks: Ranks) -> int:
-    """How many ranks' decode processes and cache this rank has."""
-    if settings.loader.mode == "shadow":
-        return 1
-    return ranks.size if ranks.is_first else 0
+def _decoding(settings: GRPOSettings, ranks: Ranks) -> tuple[DecodeWorkers | None, DecodeCache]:
+    """Decode processes and cache of this rank: its own, those of all ranks, or none."""
+    loader = settings.loader
+    share = 1 if loader.mode == "shadow" else ranks.size if ranks.is_first else 0
+    workers = DecodeWorkers(share * loader.workers, item_timeout_s=loader.item_timeout_s) if share else None
+    return workers, DecodeCache(share * loader.cache_mb * _MIB)
