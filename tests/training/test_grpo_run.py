@@ -122,6 +122,14 @@ def test_bad_prompts_end_the_run_or_are_left_out_and_listed(rank_pool: RankPool,
     assert any("max_prompt_tokens=45" in entry["reason"] for entry in listed)
 
 
+def test_a_step_without_one_good_prompt_goes_by(rank_pool: RankPool, files: dict[str, Any]) -> None:
+    rollout = replace(SHORT, max_prompt_tokens=1)
+    settings = grpo_settings(files, "none", steps=2, rollout=rollout, loader=SKIP)
+    assert rank_pool.run(2, train_on_rank, settings) == [True, True]
+    assert [(step["replies"], step["grad_norm"]) for step in steps_of(settings)] == [(0, None), (0, None)]
+    assert [len(step["bad_samples"]) for step in steps_of(settings)] == [5, 5]
+
+
 def test_one_rank_out_of_memory_in_rollout_ends_all(rank_pool: RankPool, files: dict[str, Any]) -> None:
     settings = grpo_settings(files, "memory", steps=1, rollout=replace(SHORT, max_reply_tokens=5))
     for error in rank_pool.run(2, train_short_of_memory, settings, return_exceptions=True):
