@@ -27,9 +27,7 @@ def use_packed_attention(model: PreTrainedModel) -> None:
         SettingsError: the model has no separate language configuration.
     """
     if "text_config" not in getattr(model.config, "sub_configs", {}):
-        raise SettingsError(
-            f"{type(model).__name__} has no text_config; use a vision-language model"
-        )
+        raise SettingsError(f"{type(model).__name__} has no text_config; use a vision-language model")
     AttentionInterface.register(PACKED_ATTENTION, packed_attention)
     AttentionMaskInterface.register(PACKED_ATTENTION, _no_mask)
     model.set_attn_implementation({"text_config": PACKED_ATTENTION})

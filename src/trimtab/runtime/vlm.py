@@ -70,9 +70,7 @@ class BalancedVLM(nn.Module):
         core: Any = self.base.model
         return [*core.visual.blocks, *core.language_model.layers]
 
-    def forward(
-        self, batch: PackedBatch, *, temperature: float = 1.0, suppressed: tuple[int, ...] = ()
-    ) -> TokenScores:
+    def forward(self, batch: PackedBatch, *, temperature: float = 1.0, suppressed: tuple[int, ...] = ()) -> TokenScores:
         """Score the loss tokens of a pack.
 
         Args:
