@@ -20,6 +20,8 @@ from trimtab.training.settings import BalanceSettings, OptimizerSettings, SFTSet
 
 FAST = OptimizerSettings(learning_rate=3e-3, warmup_steps=1)
 OFF = PackingSettings()
+COUNTED = BalanceSettings(costs="analytic")
+AS_DEALT, CENTRAL = BalanceSettings(mode="off", costs="analytic"), LoaderSettings(mode="central")
 PAIRS = PackingSettings(method="best", tokens=90)  # four packs of eight samples
 UNEVEN = PackingSettings(method="best", tokens=130)  # three packs: one of two ranks has an empty micro-batch
 
@@ -32,6 +34,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def settings_for(files: dict[str, Any], name: str, **changes: Any) -> SFTSettings:
     plain: dict[str, Any] = {"steps": 2, "samples_per_step": 8, "name": name, "timeout_s": 30, "optimizer": FAST}
+    plain["balance"] = COUNTED
     return SFTSettings(**{**files, **plain, "dtype": "float64", **changes})
 
 
@@ -49,24 +52,33 @@ def weights(settings: SFTSettings) -> dict[str, torch.Tensor]:
     )
 
 
-def test_packed_trains_as_unpacked_does(rank_pool: RankPool, files: dict[str, Any]) -> None:
+@pytest.fixture(scope="module")
+def unpacked(rank_pool: RankPool, files: dict[str, Any]) -> SFTSettings:
+    """A run without packing, every step of which holds all samples."""
+    settings = settings_for(files, "unpacked")
+    assert rank_pool.run(2, train_on_rank, settings) == [True, True]
+    return settings
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"packing": UNEVEN},
+        {"packing": PackingSettings(method="isf", tokens=110), "balance": AS_DEALT, "loader": CENTRAL},
+    ],
+    ids=["best, balanced", "isf, where dealt, loaded centrally"],
+)
+def test_packed_trains_as_unpacked_does(
+    rank_pool: RankPool, files: dict[str, Any], unpacked: SFTSettings, changes: dict[str, Any]
+) -> None:
     """Steps of the same samples give the same losses and weights, however these are packed."""
-    unpacked = settings_for(files, "unpacked")
-    packed = settings_for(files, "packed", packing=UNEVEN)
-    dealt = settings_for(
-        files,
-        "dealt",
-        packing=PackingSettings(method="isf", tokens=110),
-        balance=BalanceSettings(mode="off"),
-        loader=LoaderSettings(mode="central"),
-    )
-    for settings in (unpacked, packed, dealt):
-        assert rank_pool.run(2, train_on_rank, settings) == [True, True]
-        assert samples_of(settings) == [8, 8]
-    for settings in (packed, dealt):
-        assert losses(settings) == pytest.approx(losses(unpacked), rel=1e-10)
-        for name, tensor in weights(settings).items():
-            torch.testing.assert_close(tensor, weights(unpacked)[name], rtol=1e-8, atol=1e-10)
+    packed = settings_for(files, "packed", **changes)
+    assert rank_pool.run(2, train_on_rank, packed) == [True, True]
+    assert samples_of(packed) == samples_of(unpacked) == [8, 8]
+    assert losses(packed) == pytest.approx(losses(unpacked), rel=1e-10)
+    expected = weights(unpacked)
+    for name, tensor in weights(packed).items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-8, atol=1e-10)
 
 
 def test_resume_is_exact_and_on_other_ranks_exactly_once(rank_pool: RankPool, files: dict[str, Any]) -> None:
