@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from accelerate import DistributedType
-from tests.integrations.test_hf_trainer import as_launched
+from tests.integrations.test_huggingface_packs import as_launched
 from tests.runtime.host_batches import HostData, reference
 from tests.runtime.step_cases import MIXED
 from transformers import Trainer, TrainingArguments

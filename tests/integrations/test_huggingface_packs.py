@@ -18,7 +18,7 @@ from transformers import TrainingArguments
 
 from trimtab.demo.tiny_models import tiny_model
 from trimtab.errors import SettingsError
-from trimtab.integrations.hf_trainer import EvenEpochs, PackedTrainer, steps_of_epochs
+from trimtab.integrations.huggingface_packs import EvenEpochs, PackedTrainer, steps_of_epochs
 from trimtab.loader.pack_batches import ZeroLossRow
 from trimtab.loader.pack_sampler import PackSampler
 from trimtab.planning.packing.problem import PackProblem
@@ -149,10 +149,9 @@ def test_trainer_epochs_of_equal_length_hold_whole_epochs_of_packs() -> None:
 @pytest.mark.parametrize(
     ("micro_batches", "arguments", "said"),
     [
-        (3, {"gradient_accumulation_steps": 2}, "set gradient_accumulation_steps=3"),
-        (1, {"average_tokens_across_devices": False}, "set average_tokens_across_devices=True"),
-        (1, {"accelerator_config": {"dispatch_batches": True}}, "dispatch_batches off"),
-        (1, {"accelerator_config": {"split_batches": True}}, "split_batches off"),
+        (3, {"gradient_accumulation_steps": 2}, "gradient_accumulation_steps is 2; set it to 3"),
+        (1, {"average_tokens_across_devices": False}, "average_tokens_across_devices=False normalises each rank"),
+        (1, {"accelerator_config": {"split_batches": True}}, "split_batches=True slices tensors"),
     ],
 )
 def test_arguments_that_would_go_wrong_silently_are_refused(

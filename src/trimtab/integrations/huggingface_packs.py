@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 
 from trimtab.errors import SettingsError
+from trimtab.integrations.huggingface import check
 from trimtab.loader.pack_batches import ZeroLossDataset, batches_of
 from trimtab.loader.pack_collate import PackCollator
 from trimtab.loader.pack_sampler import PackSampler
@@ -37,9 +38,9 @@ class PackedTrainer(Trainer):
         """Check that the arguments fit the packs; further arguments are the ``Trainer``'s.
 
         Raises:
-            SettingsError: the arguments would change the loss, lose samples or leave ranks waiting; names the remedy.
+            SettingsError: the packs are made for other ranks or another accumulation.
         """
-        check_arguments(args, packs)
+        _check_packs(args, packs)
         if args.max_steps <= 0:
             args = copy.copy(args)
             args.max_steps = steps_of_epochs(packs, args.num_train_epochs)
@@ -48,6 +49,16 @@ class PackedTrainer(Trainer):
         self._packs = packs
         # many VLM classes say False, and the Trainer then averages means of unequal micro-batches
         self.model_accepts_loss_kwargs = True
+        self.encoder_runs_on_every_rank = True  # on the blank image that PackCollator adds
+
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Check, then train.
+
+        Raises:
+            SettingsError: see ``huggingface.check``.
+        """
+        check(self, resume_from_checkpoint=resume_from_checkpoint)
+        return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """All ranks' packs in turn, of which accelerate gives this rank its own."""
@@ -93,36 +104,14 @@ def steps_of_epochs(packs: PackSampler, epochs: float) -> int:
     return steps + math.ceil((epochs - whole) * packs.steps_in(whole)) if epochs > whole else steps
 
 
-def check_arguments(args: TrainingArguments, packs: PackSampler) -> None:
-    """Refuse what would go wrong silently.
-
-    Raises:
-        SettingsError: names the argument and the value that is right.
-    """
-    loading = args.accelerator_config
-    wrong = [
-        (
-            f"packs are dealt to {packs.ranks} ranks, the Trainer runs on {args.world_size}",
-            packs.ranks,
-            args.world_size,
-        ),
-        (
-            f"a rank runs {packs.micro_batches} packs a step; set gradient_accumulation_steps={packs.micro_batches}",
-            packs.micro_batches,
-            args.gradient_accumulation_steps,
-        ),
-        (
-            "set average_tokens_across_devices=True: ranks hold different numbers of tokens",
-            True,
-            args.average_tokens_across_devices,
-        ),
-        ("leave accelerator_config split_batches off: a pack is never split", False, bool(loading.split_batches)),
-        (
-            "leave accelerator_config dispatch_batches off: ranks load their own packs",
-            False,
-            bool(loading.dispatch_batches),
-        ),
-    ]
-    for message, wanted, found in wrong:
-        if wanted != found:
-            raise SettingsError(message)
+def _check_packs(args: TrainingArguments, packs: PackSampler) -> None:
+    if packs.ranks != args.world_size:
+        raise SettingsError(
+            f"packs are dealt to {packs.ranks} ranks, the Trainer runs on {args.world_size}; "
+            f"make the packs with ranks={args.world_size}"
+        )
+    if packs.micro_batches != args.gradient_accumulation_steps:
+        raise SettingsError(
+            f"a rank runs {packs.micro_batches} packs a step, gradient_accumulation_steps is "
+            f"{args.gradient_accumulation_steps}; set it to {packs.micro_batches}"
+        )
