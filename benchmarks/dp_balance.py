@@ -5,7 +5,8 @@
 Heavy-tailed packs of text, images and videos. Every round draws new samples and runs all variants on them by turns, so
 their times are paired. Step time is from one barrier to the next, forward and backward; beside it stands the processor
 time of the busiest rank, which other processes on the machine do not disturb and which the checks use. The bound is
-the unbalanced variant's processor time divided by the ranks. Then the vision encoder alone, and batches that are balanced already.
+the unbalanced variant's processor time divided by the ranks. Then the vision encoder alone, and batches that are
+balanced already.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Size:
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """One variant in one round, on one rank: milliseconds of wall and processor time; of the latter, in the balancer."""
+    """One variant in one round, on one rank: milliseconds of wall and processor time, and of that in the balancer."""
 
     wall: float
     busy: float
@@ -227,11 +228,11 @@ def main() -> int:
     variants = ("unbalanced", "loongforge", "trimtab")
     with RankPool() as pool:
         for host in SYNC:
-            found = pool.run(RANKS, run_loop, host, variants, size, False, timeout_s=900)
+            found = pool.run(RANKS, run_loop, host, variants, size, False, timeout_s=600)
             report_loop(report, f"{host}, heavy-tailed", variants, found)
         encoders = tuple(ENCODERS)
-        report_loop(report, "encoder alone", encoders, pool.run(RANKS, run_encoder, encoders, size, timeout_s=900))
-        even = pool.run(RANKS, run_loop, "FSDP2", ("trimtab",), size, True, timeout_s=900)
+        report_loop(report, "encoder alone", encoders, pool.run(RANKS, run_encoder, encoders, size, timeout_s=600))
+        even = pool.run(RANKS, run_loop, "FSDP2", ("trimtab",), size, True, timeout_s=600)
     shares = [100 * max(rank[t][0].inside / rank[t][0].busy for rank in even) for t in range(len(even[0]))]
     report.cases.append(Case.of("balanced already", "time inside the balancer", "% of step", shares))
     if not args.quick:  # the quick run's steps are a few milliseconds
