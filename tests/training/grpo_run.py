@@ -74,15 +74,18 @@ class GivenReplies:
 
 
 def rollout_tokens(group: dist.ProcessGroup, settings: GRPOSettings, steps: int) -> list[list[list[int]]]:
-    """Reply tokens of the first steps of live rollouts, the model left as it is."""
+    """Reply tokens of the first steps of live rollouts, each rolled out twice; the model is left as it is."""
     ranks = ranks_of_default_group(torch.device("cpu"), timeout_s=30)
     job = build_grpo_job(settings, ranks)
     try:
         found = []
         for step in range(steps):
             loaded = finish_step(job, start_step(job, step))
-            replies = roll_out(job, loaded)
-            found.append([reply.tokens.tolist() for group_of in replies for reply in group_of])
+            once, again = (
+                [reply.tokens.tolist() for replies in roll_out(job, loaded) for reply in replies] for _ in range(2)
+            )
+            assert once == again
+            found.append(once)
         return found
     finally:
         job.close()

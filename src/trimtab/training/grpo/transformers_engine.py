@@ -55,6 +55,7 @@ class TransformersEngine:
         self._model, self._settings, self._ranks, self._seed = model, settings, ranks, seed
         self._end, self._suppressed, self._pad = end_tokens, suppressed, pad_token
         self._store = _shared_store(ranks, timeout_s)
+        self._rollouts = 0
 
     @torch.no_grad()
     def generate(self, request: RolloutRequest) -> dict[int, list[Reply]]:
@@ -63,6 +64,7 @@ class TransformersEngine:
         Raises:
             TrainingError: see the protocol.
         """
+        self._rollouts += 1  # names the counter of waiting prompts: a step may be rolled out again
         visuals = self._model.encode_visuals(request.pack.to(self._ranks.device))
         rows = _rows_of_prompts(request, self._ranks.rank)
         with unsharded(self._model, self._ranks.control):
@@ -83,7 +85,7 @@ class TransformersEngine:
         own, shared = request.plan.own[self._ranks.rank], request.plan.shared
         for start in range(0, len(own), self._settings.prompts_at_once):
             yield own[start : start + self._settings.prompts_at_once]
-        while shared and (place := self._store.add(f"step-{request.step}", 1) - 1) < len(shared):
+        while shared and (place := self._store.add(f"rollout-{self._rollouts}", 1) - 1) < len(shared):
             yield [shared[place]]
 
     def _generate(
