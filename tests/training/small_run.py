@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +63,13 @@ def train_on_rank(group: dist.ProcessGroup, settings: SFTSettings) -> bool:
     return train(settings, ranks_of_default_group(torch.device("cpu"), timeout_s=30))
 
 
-def train_after(group: dist.ProcessGroup, settings: SFTSettings, before: Callable[[int], None]) -> bool:
-    """The same, once ``before(rank)`` has changed something on this rank."""
-    before(group.rank())
-    dist.barrier(group)
-    return train_on_rank(group, settings)
+def train_within(
+    group: dist.ProcessGroup, settings: SFTSettings, change: Callable[[int], AbstractContextManager[None]]
+) -> bool:
+    """The same within ``change(rank)``, which alters something on this rank and undoes it: ranks are shared."""
+    with change(group.rank()):
+        dist.barrier(group)
+        return train_on_rank(group, settings)
 
 
 def steps_of(settings: SFTSettings) -> list[dict[str, Any]]:

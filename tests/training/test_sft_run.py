@@ -6,13 +6,17 @@ import json
 import os
 import resource
 import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tests.chat_tokenizer import chat_tokenizer
-from tests.training.small_run import scan, steps_of, train_after, train_on_rank, write_run
+from tests.training.small_run import scan, steps_of, train_within, train_on_rank, write_run
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 
 from trimtab.errors import (
@@ -61,6 +65,11 @@ def losses(settings: SFTSettings) -> list[float]:
 def weights(settings: SFTSettings) -> dict[str, torch.Tensor]:
     model = AutoModelForImageTextToText.from_pretrained(settings.folder / "model", dtype=torch.float64)
     return dict(model.state_dict())
+
+
+def assert_same_bits(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    assert [name for name in one if not torch.equal(one[name], other[name])] == []
 
 
 def test_balanced_and_baseline_train_alike(rank_pool: RankPool, files: dict[str, Any]) -> None:
@@ -138,18 +147,17 @@ def test_resume_is_exact(rank_pool: RankPool, files: dict[str, Any]) -> None:
     whole = settings_for(files, "whole", steps=4, dtype="float64")
     rank_pool.run(2, train_on_rank, whole)
     assert (
-        rank_pool.run(2, train_after, settings_for(files, "parts", steps=4, dtype="float64"), _stop_soon) == [False] * 2
+        rank_pool.run(2, train_within, settings_for(files, "parts", steps=4, dtype="float64"), _stop_soon) == [False] * 2
     )
     assert len(losses(settings_for(files, "parts"))) == 1
     parts = settings_for(files, "parts", steps=4, dtype="float64", resume=True)
     assert rank_pool.run(2, train_on_rank, parts) == [True, True]
     assert losses(parts) == losses(whole)
-    for name, tensor in weights(parts).items():
-        assert torch.equal(tensor, weights(whole)[name])
+    assert_same_bits(weights(parts), weights(whole))
 
 
 def test_resume_with_another_number_of_ranks(rank_pool: RankPool, files: dict[str, Any]) -> None:
-    rank_pool.run(2, train_after, settings_for(files, "fewer", steps=4, dtype="float64"), _stop_soon)
+    rank_pool.run(2, train_within, settings_for(files, "fewer", steps=4, dtype="float64"), _stop_soon)
     parts = settings_for(files, "fewer", steps=4, dtype="float64", resume=True)
     rank_pool.run(1, train_on_rank, parts)
     whole = settings_for(files, "whole again", steps=4, dtype="float64")
@@ -157,12 +165,20 @@ def test_resume_with_another_number_of_ranks(rank_pool: RankPool, files: dict[st
     assert losses(parts) == pytest.approx(losses(whole), rel=1e-10)
 
 
-def _stop_soon(rank: int) -> None:
-    """Send this rank SIGTERM in a moment; the first step is still running then."""
+@contextmanager
+def _stop_soon(rank: int) -> Iterator[None]:
+    """Send this rank SIGTERM as soon as the run listens for it, which is before the first step ends."""
     if rank == 1:
-        import threading
+        threading.Thread(target=_terminate_once_heard, daemon=True).start()
+    yield
 
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+def _terminate_once_heard() -> None:
+    for _ in range(3000):
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        time.sleep(0.01)
 
 
 def test_a_file_broken_since_the_scan_ends_the_run_by_name(rank_pool: RankPool, tmp_path: Path) -> None:
@@ -211,16 +227,23 @@ def test_a_full_disk_ends_the_run_by_name_and_leaves_no_half_checkpoint(
     rank_pool: RankPool, files: dict[str, Any]
 ) -> None:
     settings = settings_for(files, "full", steps=2)
-    for error in rank_pool.run(2, train_after, settings, _limit_files, return_exceptions=True):
+    for error in rank_pool.run(2, train_within, settings, _limit_files, return_exceptions=True):
         assert isinstance(error, CheckpointError)
         assert "could not write checkpoint" in str(error)
         assert "free space" in str(error)
     assert list((settings.folder / "checkpoints").iterdir()) == []
 
 
-def _limit_files(rank: int) -> None:
+@contextmanager
+def _limit_files(rank: int) -> Iterator[None]:
     """What a full disk does to rank 1, without one: writing past 100 kB fails."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000 if rank == 1 else resource.RLIM_INFINITY,) * 2)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if rank == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_one_rank_gives_the_same_bits_balanced_or_not(rank_pool: RankPool, files: dict[str, Any]) -> None:
@@ -228,8 +251,7 @@ def test_one_rank_gives_the_same_bits_balanced_or_not(rank_pool: RankPool, files
     for settings in (on, off):
         rank_pool.run(1, train_on_rank, settings)
     assert losses(on) == losses(off)
-    for name, tensor in weights(on).items():
-        assert torch.equal(tensor, weights(off)[name])
+    assert_same_bits(weights(on), weights(off))
 
 
 def test_a_dataset_changed_since_the_scan_is_refused(rank_pool: RankPool, tmp_path: Path) -> None:
