@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from tests.chat_tokenizer import chat_tokenizer
-from tests.training.small_run import scan, steps_of, train_within, train_on_rank, write_run
+from tests.training.small_run import scan, steps_of, train_on_rank, train_within, write_run
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 
 from trimtab.errors import (
@@ -147,7 +147,8 @@ def test_resume_is_exact(rank_pool: RankPool, files: dict[str, Any]) -> None:
     whole = settings_for(files, "whole", steps=4, dtype="float64")
     rank_pool.run(2, train_on_rank, whole)
     assert (
-        rank_pool.run(2, train_within, settings_for(files, "parts", steps=4, dtype="float64"), _stop_soon) == [False] * 2
+        rank_pool.run(2, train_within, settings_for(files, "parts", steps=4, dtype="float64"), _stop_soon)
+        == [False] * 2
     )
     assert len(losses(settings_for(files, "parts"))) == 1
     parts = settings_for(files, "parts", steps=4, dtype="float64", resume=True)
