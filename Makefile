@@ -4,12 +4,14 @@
 #   make run PIP_ARGS="--index-url …"   anything else pip should know, e.g. where builds of torch for CPUs lie
 #   make run ARGS="--steps 4"           arguments of `trimtab demo`
 #   make test ARGS="-k partition"       arguments of pytest
+#   make test WORKERS=0                 all tests in one process, one after the other
 
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$python && break; done)
 PIP_ARGS ?=
+WORKERS ?= 2
 ARGS ?=
 
 EXTRAS_run := train,report
@@ -32,7 +34,7 @@ run: $(VENV)/.ready-run
 	$(BIN)/trimtab demo $(ARGS)
 
 test: check
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
 test-slow: $(VENV)/.ready-test
 	$(BIN)/python -m pytest -m slow $(ARGS) || [ $$? -eq 5 ]  # 5: no test is slow
@@ -40,7 +42,7 @@ test-slow: $(VENV)/.ready-test
 check: $(VENV)/.ready-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	MYPY_NUM_WORKERS=2 $(BIN)/mypy
 	$(BIN)/lint-imports
 
 clean:

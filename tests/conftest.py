@@ -23,6 +23,7 @@ def pytest_configure() -> None:
     """Keep tests, and the processes they start, off the network and on one thread."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ["COLUMNS"] = "160"  # tables must not depend on how long a temporary path is
 
 
 @pytest.fixture(autouse=True)

@@ -24,6 +24,7 @@ def run_example(group: dist.ProcessGroup, mode: Any) -> list[float]:
     return losses
 
 
+@pytest.mark.slow
 def test_the_example_trains_alike_with_and_without_balance(rank_pool: RankPool) -> None:
     balanced = rank_pool.run(2, run_example, "on")
     plain = rank_pool.run(2, run_example, "off")

@@ -29,6 +29,7 @@ def turns_on_rank(group: dist.ProcessGroup, turns: ByTurns) -> bool:
     return train_by_turns(turns, ranks_of_default_group(torch.device("cpu"), timeout_s=30))
 
 
+@pytest.mark.slow
 def test_each_run_records_what_it_would_have_alone(rank_pool: RankPool, tmp_path: Path) -> None:
     files = write_run(tmp_path, photos=False)
     main = settings_for(files)

@@ -28,6 +28,7 @@ def assert_equal_weights(found: dict[str, np.ndarray], expected: dict[str, np.nd
         np.testing.assert_allclose(found[name], weights, rtol=0, atol=1e-9, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_twenty_updates_end_with_the_same_weights_balanced_or_not(rank_pool: RankPool, files: dict[str, Any]) -> None:
     """5 steps of 2 mini-batches and 2 epochs, with a reference, over several micro-batches where balanced."""
@@ -42,13 +43,20 @@ def test_twenty_updates_end_with_the_same_weights_balanced_or_not(rank_pool: Ran
     assert max(np.abs(on[name] - start[name]).max() for name in on) > 1e-3
 
 
-@pytest.mark.parametrize("aggregation", ["seq-mean-token-mean", "seq-mean-token-sum"])
-def test_sequence_aggregations_agree_on_one_and_four_ranks(
-    rank_pool: RankPool, files: dict[str, Any], aggregation: Any
+@pytest.mark.parametrize(
+    ("aggregation", "ranks"),
+    [
+        ("seq-mean-token-mean", 2),
+        pytest.param("seq-mean-token-mean", 4, marks=pytest.mark.slow),
+        pytest.param("seq-mean-token-sum", 4, marks=pytest.mark.slow),
+    ],
+)
+def test_sequence_aggregations_agree_on_one_and_more_ranks(
+    rank_pool: RankPool, files: dict[str, Any], aggregation: Any, ranks: int
 ) -> None:
     settings = grpo_settings(
-        files, aggregation, steps=3, dtype="float64", objective=ObjectiveSettings(aggregation=aggregation)
+        files, aggregation, steps=2, dtype="float64", objective=ObjectiveSettings(aggregation=aggregation)
     )
     ((_, one),) = rank_pool.run(1, train_on_given_replies, settings)
-    (_, four), *_ = rank_pool.run(4, train_on_given_replies, settings)
-    assert_equal_weights(four, one)
+    (_, more), *_ = rank_pool.run(ranks, train_on_given_replies, settings)
+    assert_equal_weights(more, one)

@@ -20,9 +20,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return write_run(tmp_path_factory.mktemp("rollout"), photos=False)
 
 
-def test_live_rollouts_are_the_same_on_one_two_and_four_ranks_balanced_or_not(
-    rank_pool: RankPool, files: dict[str, Any]
-) -> None:
+def test_live_rollouts_are_the_same_on_one_rank_and_two(rank_pool: RankPool, files: dict[str, Any]) -> None:
+    settings = grpo_settings(files, "rollout", dtype="float64")
+    (one,) = rank_pool.run(1, rollout_tokens, settings, 1)
+    assert len(one[0]) == 15
+    assert rank_pool.run(2, rollout_tokens, settings, 1) == [one, one]
+
+
+@pytest.mark.slow
+def test_live_rollouts_are_the_same_on_four_ranks_balanced_or_not(rank_pool: RankPool, files: dict[str, Any]) -> None:
     settings = grpo_settings(files, "rollout", dtype="float64")
     (one,) = rank_pool.run(1, rollout_tokens, settings, 2)
     assert len(one) == 2

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -29,6 +30,7 @@ from trimtab.errors import (
 )
 from trimtab.families.registry import family_for
 from trimtab.loader.settings import LoaderSettings
+from trimtab.runtime.packed_batch import PackedBatch
 from trimtab.testing import RankPool
 from trimtab.training.settings import BalanceSettings, EvalSettings, LoraSettings, OptimizerSettings, SFTSettings
 
@@ -87,6 +89,7 @@ def test_balanced_and_baseline_train_alike(rank_pool: RankPool, files: dict[str,
     assert [step["decoded"][1] for step in steps_of(baseline)] == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_one_and_four_ranks_train_alike(rank_pool: RankPool, files: dict[str, Any]) -> None:
     one = settings_for(files, "one", dtype="float64", max_tokens_per_micro_batch=150)
     four = settings_for(files, "four", dtype="float64")
@@ -303,12 +306,35 @@ def test_gradients_that_stay_infinite_end_the_run(rank_pool: RankPool, files: di
 
 def test_measured_costs_are_kept_in_the_checkpoint(rank_pool: RankPool, files: dict[str, Any]) -> None:
     first = settings_for(files, "measured", steps=2, stop_after=1, balance=BalanceSettings())
-    rank_pool.run(2, train_on_rank, first)
+    rank_pool.run(2, train_within, first, _packs_take_a_microsecond_a_row)
     costs = [json.loads(path.read_text())["costs"] for path in first.folder.glob("checkpoints/*/progress.json")]
-    assert costs[0]["language"]["b"] > 0 or costs[0]["language"]["a"] > 0
+    assert costs[0]["language"]["b"] == pytest.approx(1e3)
+    assert costs[0]["frame"]["b"] == pytest.approx(1e3)
     rank_pool.run(2, train_on_rank, settings_for(files, "measured", steps=2, balance=BalanceSettings(), resume=True))
     kept = [json.loads(path.read_text())["costs"] for path in first.folder.glob("checkpoints/*/progress.json")]
     assert kept == costs
+
+
+@contextmanager
+def _packs_take_a_microsecond_a_row(rank: int) -> Iterator[None]:
+    def took(model: object, pack: PackedBatch, device: torch.device) -> float:
+        return 1e3 * (len(pack.pixel_values) or sum(pack.packed_lengths))
+
+    with mock.patch("trimtab.training.calibrate._run", took):
+        yield
+
+
+def test_times_that_tell_nothing_leave_the_analytic_costs(rank_pool: RankPool, files: dict[str, Any]) -> None:
+    settings = settings_for(files, "noise", steps=1, balance=BalanceSettings())
+    rank_pool.run(2, train_within, settings, _packs_take_the_same_time)
+    costs = [json.loads(path.read_text())["costs"] for path in settings.folder.glob("checkpoints/*/progress.json")]
+    assert costs == [None]
+
+
+@contextmanager
+def _packs_take_the_same_time(rank: int) -> Iterator[None]:
+    with mock.patch("trimtab.training.calibrate._run", return_value=1e6):
+        yield
 
 
 def test_observing_moves_nothing_and_tells_the_gain(rank_pool: RankPool, files: dict[str, Any]) -> None:

@@ -94,7 +94,8 @@ def _summary(result: Any, out: str, seconds: float) -> dict[str, Any]:
 
 def _print(summary: dict[str, Any]) -> None:
     console = Console()
-    table = Table(title=f"{summary['samples']} samples in {escape(summary['out'])}", show_header=False)
+    console.print(f"{summary['samples']} samples in {escape(summary['out'])}", soft_wrap=True)
+    table = Table(show_header=False)
     for name in ("images", "videos", "text_tokens", "visual_tokens", "loss_tokens", "longest_sample_tokens"):
         table.add_row(name.replace("_", " "), f"{summary[name]:,}")
     console.print(table)
@@ -102,12 +103,9 @@ def _print(summary: dict[str, Any]) -> None:
         console.print(f"{summary['samples_without_loss']} samples have no token that enters the loss")
     bad = summary["bad_samples"]
     if bad:
-        listed = Table(title=f"{len(bad)} bad samples left out", title_justify="left")
-        listed.add_column("record", overflow="fold")
-        listed.add_column("reason", overflow="fold")
+        console.print(f"{len(bad)} bad samples left out:")
         for sample in bad[:_BAD_SHOWN]:
-            listed.add_row(escape(sample["where"]), escape(sample["reason"]))
-        console.print(listed)
+            console.print(f"  {sample['where']}: {sample['reason']}", markup=False, soft_wrap=True)
         if len(bad) > _BAD_SHOWN:
             console.print(f"… and {len(bad) - _BAD_SHOWN} more; --json lists them all")
 

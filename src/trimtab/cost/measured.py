@@ -15,6 +15,8 @@ from trimtab.errors import SettingsError
 from trimtab.schema.costs import Costs
 from trimtab.schema.metadata import BatchMetadata
 
+_LEAST_GROWTH = 0.02  # below this share of a pack's time, what sizes seem to cost is noise
+
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredCost:
@@ -63,8 +65,11 @@ def fit_packs(packs: Sequence[Sequence[int]], measured_ns: Sequence[float]) -> P
     scale = np.maximum(columns.max(axis=0), 1.0)
     weights, _ = nnls(columns / scale / times[:, None], np.ones(len(times)))
     a, b, c, _ = (weights / scale).tolist()
-    if not a and not b and not c:
-        raise SettingsError("the time of a pack does not grow with its items; use balance.costs=analytic")
+    grows_by = (columns[:, :3] @ (a, b, c)).max() / times.max()
+    if grows_by < _LEAST_GROWTH:
+        raise SettingsError(
+            f"times measured on this machine do not grow with their sizes ({grows_by:.1%} of the longest); is it busy?"
+        )
     return PolynomialCost(a=a, b=b, c=c)
 
 

@@ -5,22 +5,18 @@ Run as ``python -m trimtab.loader.decode_worker``; loads no torch. See ``decode_
 
 from __future__ import annotations
 
-import pickle
 import signal
-import struct
 import sys
 from dataclasses import dataclass
-from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import TrimtabError
+from trimtab.loader.pipe_messages import read_message, write_message
 from trimtab.media.patches import read_patches
 from trimtab.schema.geometry import VisionGeometry
 from trimtab.schema.metadata import Visual
-
-_LENGTH = struct.Struct("<q")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,26 +37,6 @@ class DecodeTask:
     data: bytes | None = None
 
 
-def write_frame(stream: BinaryIO, value: Any) -> None:
-    """Write one pickled value; only ever read by the process at the other end of the pipe."""
-    body = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    stream.write(_LENGTH.pack(len(body)))
-    stream.write(body)
-    stream.flush()
-
-
-def read_frame(stream: BinaryIO) -> Any:
-    """Read one value; raises EOFError where the other end has gone."""
-    head = stream.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        raise EOFError
-    (length,) = _LENGTH.unpack(head)
-    body = stream.read(length)
-    if len(body) < length:
-        raise EOFError
-    return pickle.loads(body)
-
-
 def main() -> None:
     """Serve tasks until standard input closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -68,14 +44,14 @@ def main() -> None:
     sys.stdout = sys.stderr
     while True:
         try:
-            task: DecodeTask = read_frame(tasks)
+            task: DecodeTask = read_message(tasks)
         except EOFError:
             return
         outcome = decode(task)
         if isinstance(outcome, str):
-            write_frame(results, outcome)
+            write_message(results, outcome)
         else:
-            write_frame(results, (outcome.shape, outcome.dtype.str))
+            write_message(results, (outcome.shape, outcome.dtype.str))
             results.write(np.ascontiguousarray(outcome).data.cast("B"))
             results.flush()
 

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import MediaError
-from trimtab.loader.decode_worker import DecodeTask, read_frame, write_frame
+from trimtab.loader.decode_worker import DecodeTask
+from trimtab.loader.pipe_messages import read_message, write_message
 
 Patches = NDArray[np.float32]
 
@@ -73,9 +74,9 @@ class DecodeWorkers:
         assert worker.stdout is not None
         source = task.visual.source
         try:
-            write_frame(worker.stdin, task)  # type: ignore[arg-type]
+            write_message(worker.stdin, task)
             self._await_answer(worker)
-            answer: Any = read_frame(worker.stdout)  # type: ignore[arg-type]
+            answer: Any = read_message(worker.stdout)
             if isinstance(answer, str):
                 raise MediaError(answer)
             shape, dtype = answer

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlparse
 
-import pyarrow.parquet as pq
-
 from trimtab.errors import MediaError
 
 _PARQUET_BATCH_ROWS = 16
@@ -103,6 +101,8 @@ def _read_tar_member(uri: str, path: Path, member: str) -> bytes:
 
 
 def _read_cell(uri: str, path: Path, address: str) -> bytes:
+    import pyarrow.parquet as pq  # decode processes start faster without it, and few read Parquet
+
     row_text, _, column_path = address.partition("/")
     column, _, index_text = column_path.partition("/")
     try:

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 import torch.distributed as dist
+from rich.console import Console
 
 from trimtab.cost.measured import MeasuredCost, fit_packs
+from trimtab.errors import SettingsError
 from trimtab.runtime.groups import Ranks
 from trimtab.runtime.packed_batch import PackedBatch
 from trimtab.runtime.vlm import BalancedVLM
@@ -23,7 +25,7 @@ _QUANTILES = (0.1, 0.5, 0.9, 1.0)
 Grid = tuple[int, int]
 
 
-def measure_costs(model: BalancedVLM, dataset: BatchMetadata, *, patch_dim: int, ranks: Ranks) -> MeasuredCost:
+def measure_costs(model: BalancedVLM, dataset: BatchMetadata, *, patch_dim: int, ranks: Ranks) -> MeasuredCost | None:
     """Time forward and backward of packs of the dataset's sizes; a collective of all ranks, with equal results.
 
     Every rank runs the same packs, so FSDP's collectives match; times are averaged over ranks. Sizes are taken at
@@ -34,6 +36,10 @@ def measure_costs(model: BalancedVLM, dataset: BatchMetadata, *, patch_dim: int,
         dataset: sizes of all samples.
         patch_dim: values in a patch.
         ranks: of the run.
+
+    Returns:
+        None where the times do not grow with the sizes, as on a very busy machine: plan by analytic costs then. The
+        first rank says so.
     """
     lengths = [min(int(value), _LONGEST) for value in np.quantile(dataset.tokens, _QUANTILES)]
     sequences = [pack for length in lengths for pack in ([length], [max(2, length // 3)] * 3)]
@@ -43,7 +49,12 @@ def measure_costs(model: BalancedVLM, dataset: BatchMetadata, *, patch_dim: int,
     vision = _times(model, [_vision_pack(grid, count, patch_dim) for grid, count in frames], ranks)
     model.zero_grad(set_to_none=True)
     sizes = [[height * width] * count for (height, width), count in frames]
-    return MeasuredCost(language=fit_packs(sequences, language), frame=fit_packs(sizes, vision))
+    try:
+        return MeasuredCost(language=fit_packs(sequences, language), frame=fit_packs(sizes, vision))
+    except SettingsError as error:
+        if ranks.is_first:
+            Console(stderr=True).print(f"plans use analytic costs: {error}", markup=False, soft_wrap=True)
+        return None
 
 
 def _grids(dataset: BatchMetadata) -> list[Grid]:

@@ -19,7 +19,8 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim
         {"params": [p for p in trainable if p.dim() < 2], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(settings.beta1, settings.beta2))
+    betas = (settings.beta1, settings.beta2)
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=betas, fused=True)
 
 
 def learning_rate(step: int, steps: int, settings: OptimizerSettings) -> float:

@@ -135,11 +135,12 @@ class SupervisedRun:
             return None
         job = self._job
         if resumed and resumed.costs:
-            costs = MeasuredCost.from_json(resumed.costs)
+            costs: MeasuredCost | None = MeasuredCost.from_json(resumed.costs)
         else:
             table = job.reader.table.batch()
             costs = measure_costs(job.model, table, patch_dim=job.reader.geometry.patch_values, ranks=job.ranks)
-        job.cost_model = costs
+        if costs:
+            job.cost_model = costs
         return costs
 
     def _record(self, loaded: LoadedStep, outcome: StepOutcome) -> None:

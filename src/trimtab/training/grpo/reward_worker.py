@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from trimtab.loader.decode_worker import read_frame, write_frame
+from trimtab.loader.pipe_messages import read_message, write_message
 from trimtab.training.grpo.reward_call import RewardCall
 
 
@@ -28,16 +28,16 @@ def main(arguments: list[str]) -> None:
         module = load_module(path)
         function = getattr(module, name)
     except Exception as error:
-        write_frame(results, f"cannot be loaded: {last_line(error)}")
+        write_message(results, f"cannot be loaded: {last_line(error)}")
         return
-    write_frame(results, None)
+    write_message(results, None)
     while True:
         try:
-            call: RewardCall = read_frame(calls)
+            call: RewardCall = read_message(calls)
         except EOFError:
             return
         for answer in answers(module, function, batch == "batch", call):
-            write_frame(results, answer)
+            write_message(results, answer)
 
 
 def load_module(path: str) -> ModuleType:

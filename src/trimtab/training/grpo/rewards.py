@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import SettingsError, TrainingError
-from trimtab.loader.decode_worker import read_frame, write_frame
+from trimtab.loader.pipe_messages import read_message, write_message
 from trimtab.training.grpo.reward_call import RewardCall, RewardInput
 from trimtab.training.grpo.settings import RewardSettings
 
@@ -79,7 +79,7 @@ class Rewarder:
     def _ask(self, call: RewardCall) -> None:
         assert self._process.stdin is not None
         try:
-            write_frame(self._process.stdin, call)  # type: ignore[arg-type]
+            write_message(self._process.stdin, call)
         except OSError as error:
             raise self._error(f"its process has ended ({error})") from error
 
@@ -106,7 +106,7 @@ class Rewarder:
     def _read(self) -> None:
         try:
             while True:
-                self._answers.put(read_frame(self._process.stdout))  # type: ignore[arg-type]
+                self._answers.put(read_message(self._process.stdout))  # type: ignore[arg-type]
         except EOFError as error:
             self._answers.put(error)
 
