@@ -112,7 +112,7 @@ def test_two_sharded_ranks_agree_with_one_process(rank_pool: RankPool, family: s
     assert_same(found, reference(family, MIXED))
 
 
-@pytest.mark.parametrize("name", ["on", "off", "shuffled"])
+@pytest.mark.parametrize("name", ["shuffled", *(pytest.param(name, marks=pytest.mark.slow) for name in ("on", "off"))])
 def test_four_sharded_ranks_agree_with_one_process(rank_pool: RankPool, name: str) -> None:
     found = rank_pool.run(4, run_planned, "qwen2_5_vl", MIXED, name, True, False)
     assert_same(found, reference("qwen2_5_vl", MIXED))

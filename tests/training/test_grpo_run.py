@@ -64,6 +64,7 @@ def test_resume_refuses_a_changed_reference(rank_pool: RankPool, files: dict[str
     assert isinstance(error, CheckpointError)
 
 
+@pytest.mark.slow
 def test_adapters_are_held_to_the_model_without_them(rank_pool: RankPool, files: dict[str, Any]) -> None:
     settings = grpo_settings(
         files,

@@ -65,7 +65,7 @@ def test_replies_are_the_answers_tokens_whatever_the_ranks(rank_pool: RankPool, 
     ("fault", "said"),
     [
         ({"status": 503}, "the server answered 503"),
-        ({"text": b"hello"}, "answered no JSON"),
+        pytest.param({"text": b"hello"}, "answered no JSON", marks=pytest.mark.slow),
         ({"text": b'{"choices": []}'}, "is no chat completion"),
         ({"delay_s": 5.0}, "no answer within rollout.server.timeout_s=1 s"),
     ],

@@ -81,6 +81,7 @@ def test_packed_trains_as_unpacked_does(
         torch.testing.assert_close(tensor, expected[name], rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_resume_is_exact_and_on_other_ranks_exactly_once(rank_pool: RankPool, files: dict[str, Any]) -> None:
     def part(name: str, **changes: Any) -> SFTSettings:
         return settings_for(files, name, steps=4, samples_per_step=4, packing=PAIRS, **changes)
@@ -100,8 +101,8 @@ def test_resume_is_exact_and_on_other_ranks_exactly_once(rank_pool: RankPool, fi
     ("before", "after"),
     [
         (PAIRS, OFF),
-        (OFF, PAIRS),
-        (PAIRS, PackingSettings(method="isf", tokens=90)),
+        pytest.param(OFF, PAIRS, marks=pytest.mark.slow),
+        pytest.param(PAIRS, PackingSettings(method="isf", tokens=90), marks=pytest.mark.slow),
         (PAIRS, UNEVEN),
     ],
     ids=["packs, then none", "none, then packs", "another method", "another cap"],

@@ -120,6 +120,7 @@ def test_adapters_in_bfloat16_change_only_what_they_adapt(rank_pool: RankPool, f
     assert all(".self_attn." in name and "_proj" in name for name in changed)
 
 
+@pytest.mark.slow
 def test_held_out_samples_are_scored(rank_pool: RankPool, files: dict[str, Any]) -> None:
     evaluation = EvalSettings(data=files["data"], table=files["table"], samples_per_step=5)
     settings = settings_for(files, "scored", steps=25, evaluation=evaluation)
@@ -160,6 +161,7 @@ def test_resume_is_exact(rank_pool: RankPool, files: dict[str, Any]) -> None:
     assert_same_bits(weights(parts), weights(whole))
 
 
+@pytest.mark.slow
 def test_resume_with_another_number_of_ranks(rank_pool: RankPool, files: dict[str, Any]) -> None:
     rank_pool.run(2, train_within, settings_for(files, "fewer", steps=4, dtype="float64"), _stop_soon)
     parts = settings_for(files, "fewer", steps=4, dtype="float64", resume=True)
