@@ -32,9 +32,9 @@ class DatasetSettings:
     picture_side: float = 150.0
     picture_side_range: tuple[int, int] = (64, 1024)
     picture_spread: float = 1.2
-    clip_seconds: float = 2.5
+    clip_seconds: float = 4.0
     clip_seconds_range: tuple[float, float] = (0.5, 40.0)
-    clip_spread: float = 1.2
+    clip_spread: float = 1.4
     clip_sides: tuple[int, ...] = (96, 112, 128, 160)
     clip_fps: int = 8
     shares: Mapping[QuestionKind, float] = field(
@@ -76,12 +76,12 @@ class ModelSettings:
     mrope_section: tuple[int, int, int] = (4, 2, 2)
     vision_hidden_size: int = 64
     vision_intermediate_size: int = 128
-    vision_layers: int = 2
+    vision_layers: int = 3
     vision_heads: int = 2
     window_size: int = 112
     initializer_range: float = 0.1
     image_min_pixels: int = 56 * 56
-    image_max_pixels: int = 784 * 784
+    image_max_pixels: int = 560 * 560
     video_min_pixels: int = 56 * 56
     video_max_pixels: int = 140 * 140
     video_fps: float = 2.0

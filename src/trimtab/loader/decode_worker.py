@@ -5,6 +5,7 @@ Run as ``python -m trimtab.loader.decode_worker``; loads no torch. See ``decode_
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from trimtab.loader.pipe_messages import read_message, write_message
 from trimtab.media.patches import read_patches
 from trimtab.schema.geometry import VisionGeometry
 from trimtab.schema.metadata import Visual
+
+_NICE = 10  # decoding runs steps ahead; where cores are few, the step that computes now comes first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,7 @@ class DecodeTask:
 def main() -> None:
     """Serve tasks until standard input closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(_NICE)
     tasks, results = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr
     while True:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, Literal
 
 import av
+import av.video.reformatter
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
@@ -85,7 +86,8 @@ def _by_seeking(
             if runs is None:
                 return None
             size = stream.width, stream.height
-            found = [_to_array(frame, size) for run in runs for frame in _decode_run(container, stream, run)]
+            to_array = _converter(size)
+            found = [to_array(frame) for run in runs for frame in _decode_run(container, stream, run)]
         except (av.error.FFmpegError, OSError):
             return None  # reading from the start tells what can be had
     return dict(zip(wanted, found, strict=True)) if len(found) == len(wanted) else None
@@ -107,16 +109,16 @@ def _from_start(
     positions, found, frame = set(wanted), {}, None
     with _opened(uri, source, threads) as container:
         stream = video_stream(uri, container)
-        size = stream.width, stream.height
+        to_array = _converter((stream.width, stream.height))
         try:
             for index, frame in enumerate(container.decode(stream)):
                 if index in positions:
-                    found[index] = _to_array(frame, size)
+                    found[index] = to_array(frame)
                 if index >= wanted[-1]:
                     break
         except (av.error.FFmpegError, OSError):
             pass  # the frames before the damage count; the caller decides on the rest
-        return found, None if frame is None else _to_array(frame, size)
+        return found, None if frame is None else to_array(frame)
 
 
 def _opened(uri: str, source: str | BinaryIO, threads: int) -> Any:
@@ -128,9 +130,15 @@ def _opened(uri: str, source: str | BinaryIO, threads: int) -> Any:
     return container
 
 
-def _to_array(frame: Any, size: tuple[int, int]) -> NDArray[np.uint8]:
-    pixels = frame.to_ndarray(format="rgb24", width=size[0], height=size[1])
-    return np.rot90(pixels, rotation_of(frame) // 90)
+def _converter(size: tuple[int, int]) -> Callable[[Any], NDArray[np.uint8]]:
+    """From decoded frames to RGB arrays, upright; one scaler for all of them, which is most of a small frame's time."""
+    scaler = av.video.reformatter.VideoReformatter()
+
+    def convert(frame: Any) -> NDArray[np.uint8]:
+        pixels = scaler.reformat(frame, width=size[0], height=size[1], format="rgb24", threads=1).to_ndarray()
+        return np.rot90(pixels, rotation_of(frame) // 90)
+
+    return convert
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
