@@ -1,4 +1,4 @@
-"""The demo from nothing: draw a dataset, scan it, train balanced and a baseline stretch by turns, compare."""
+"""The demo's supervised part from nothing: draw a dataset, scan it, train in both modes by turns, compare."""
 
 from __future__ import annotations
 
@@ -13,17 +13,13 @@ from rich.console import Console
 from trimtab.demo import questions
 from trimtab.demo.dataset import DemoDataset, write_demo
 from trimtab.demo.model import write_model
+from trimtab.demo.scan import scan_dataset
 from trimtab.demo.settings import DemoSettings
 from trimtab.errors import TrainingError
-from trimtab.families.checkpoint import read_checkpoint
-from trimtab.loader.scan import Scanner
 from trimtab.loader.settings import LoaderSettings
-from trimtab.loader.sources import open_dataset
-from trimtab.loader.tokenizer import load_tokenizer
 from trimtab.report.comparison import Comparison
 from trimtab.report.comparison_table import comparison_table
 from trimtab.report.run_comparison import PLOT, SUMMARY, compare_runs
-from trimtab.schema.table_file import write_table
 from trimtab.training.by_turns import ByTurns, train_by_turns
 from trimtab.training.launch import launch
 from trimtab.training.settings import BalanceSettings, EvalSettings, OptimizerSettings, SFTSettings
@@ -84,7 +80,7 @@ def prepare(options: DemoOptions) -> tuple[DemoDataset, Path]:
     console.print(f"{dataset.files} encoded images and videos in {folder / 'data'}")
     model = write_model(folder / "model", questions.texts(), settings.seed, settings.model)
     for jsonl in (dataset.train, dataset.held_out):
-        _scan(model, jsonl, console)
+        scan_dataset(model, jsonl, console)
     return dataset, model
 
 
@@ -111,17 +107,6 @@ def training_settings(options: DemoOptions, dataset: DemoDataset, model: Path) -
         ),
         evaluation=EvalSettings(data=(dataset.held_out,), table=dataset.held_out.with_suffix(".parquet")),
     )
-
-
-def _scan(model: Path, jsonl: Path, console: Console) -> None:
-    checkpoint = read_checkpoint(model)
-    scanner = Scanner(tokenizer=load_tokenizer(model), family=checkpoint.family, geometry=checkpoint.geometry)
-    with console.status(f"scanning {jsonl}"):
-        result = scanner.scan(open_dataset(jsonl))
-    write_table(result.table, jsonl.with_suffix(".parquet"))
-    tokens = result.table.batch().tokens
-    console.print(f"scanned {jsonl}: {len(tokens)} samples, median {int(sorted(tokens)[len(tokens) // 2])} tokens, "
-                  f"longest {int(tokens.max())}")  # fmt: skip
 
 
 def _accuracy(path: Path, dataset: DemoDataset) -> dict[str, Any]:

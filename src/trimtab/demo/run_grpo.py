@@ -14,16 +14,12 @@ from trimtab.demo import answer_reward, questions
 from trimtab.demo.dataset import DemoDataset, write_demo
 from trimtab.demo.grpo_settings import GRPODemoSettings
 from trimtab.demo.model import write_model
+from trimtab.demo.scan import scan_dataset
 from trimtab.errors import TrainingError
-from trimtab.families.checkpoint import read_checkpoint
-from trimtab.loader.scan import Scanner
 from trimtab.loader.settings import LoaderSettings
-from trimtab.loader.sources import open_dataset
-from trimtab.loader.tokenizer import load_tokenizer
 from trimtab.report.comparison import Comparison, compare
 from trimtab.report.comparison_table import comparison_table
 from trimtab.report.run_records import read_steps
-from trimtab.schema.table_file import write_table
 from trimtab.training.grpo.by_turns import GRPOByTurns, time_by_turns
 from trimtab.training.grpo.run import train_grpo
 from trimtab.training.grpo.settings import GRPOSettings, RewardSettings, RolloutSettings
@@ -31,7 +27,7 @@ from trimtab.training.launch import launch
 from trimtab.training.settings import BalanceSettings, EvalSettings, OptimizerSettings, SFTSettings
 from trimtab.training.sft import train
 
-FOLDER = "demo-grpo"
+FOLDER = Path("demo") / "grpo"
 SUMMARY = "summary.json"
 _COMPARED = 10
 """Steps at either end whose mean rewards are compared."""
@@ -42,7 +38,7 @@ class GRPODemoOptions:
     """What a user may change.
 
     Attributes:
-        runs: folder of all runs; the demo writes ``<runs>/demo-grpo/``.
+        runs: folder of all runs; the demo writes ``<runs>/demo/grpo/``.
         ranks: processes.
         settings: everything else.
     """
@@ -79,14 +75,14 @@ def run_grpo_demo(options: GRPODemoOptions, *, quiet: bool = False) -> dict[str,
 
 def prepare(options: GRPODemoOptions) -> tuple[DemoDataset, Path]:
     """Draw the short dataset, build the model, scan; returns where they lie."""
-    settings = options.settings
+    settings, console = options.settings, Console(stderr=True)
     data = write_demo(
         options.folder / "data", settings.seed, train=settings.train, held_out=settings.held_out,
         settings=settings.dataset,
     )  # fmt: skip
     model = write_model(options.folder / "model", questions.texts(), settings.seed)
     for jsonl in (data.train, data.held_out):
-        _scan(model, jsonl)
+        scan_dataset(model, jsonl, console)
     return data, model
 
 
@@ -138,7 +134,7 @@ def timing_settings(options: GRPODemoOptions, model: Path) -> GRPOSettings:
     """The timing stretch, balanced: heavy-tailed prompts, weights held still. Draws and scans its data."""
     settings = options.settings
     data = write_demo(options.folder / "timing-data", settings.seed, train=settings.timing_samples, held_out=8)
-    _scan(model, data.train)
+    scan_dataset(model, data.train, Console(stderr=True))
     return GRPOSettings(
         model=model,
         data=(data.train,),
@@ -172,12 +168,6 @@ def results(learning: GRPOSettings) -> dict[str, Any]:
         "grpo_steps": len(steps),
         "accuracy": {name: accuracy[name] for name in ("samples", "with_pixels", "blanked")},
     }
-
-
-def _scan(model: Path, jsonl: Path) -> None:
-    checkpoint = read_checkpoint(model)
-    scanner = Scanner(tokenizer=load_tokenizer(model), family=checkpoint.family, geometry=checkpoint.geometry)
-    write_table(scanner.scan(open_dataset(jsonl)).table, jsonl.with_suffix(".parquet"))
 
 
 def _launched(code: int) -> None:

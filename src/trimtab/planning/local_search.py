@@ -128,15 +128,8 @@ class _Search:
     def _best(self, givers: NDArray[np.int64], takers: NDArray[np.int64], cells: NDArray[np.int64]) -> _Exchanges:
         """Of every pair's exchanges [P, cells, cells], the one with the smaller maximum."""
         given, returned = self.members[givers[:, None], cells], self.members[takers[:, None], cells]
-        give_cost, return_cost = self.cost[given], self.cost[returned]
-        slowness = self.bins.slowness
-        at_giver = 1 if slowness is None else slowness[givers][:, None]
-        at_taker = 1 if slowness is None else slowness[takers][:, None]
-        giver_after = (self.time[givers][:, None] - give_cost * at_giver)[:, :, None]
-        taker_after = (self.time[takers][:, None] + give_cost * at_taker)[:, :, None]
-        after = np.maximum(
-            giver_after + (return_cost * at_giver)[:, None, :], taker_after - (return_cost * at_taker)[:, None, :]
-        )
+        shift = self.cost[given][:, :, None] - self.cost[returned][:, None, :]
+        after = self._larger_after(givers, takers, shift)
         illegal = self._illegal(givers, takers, given, returned)
         if illegal is not None:
             after[illegal] = self.time.max()
@@ -144,6 +137,18 @@ class _Search:
         best = after.argmin(axis=1)
         given_cell, returned_cell = np.divmod(best, len(cells))
         return _Exchanges(givers, takers, cells[given_cell], cells[returned_cell], after[np.arange(len(best)), best])
+
+    def _larger_after(
+        self, givers: NDArray[np.int64], takers: NDArray[np.int64], shift: NDArray[np.int64]
+    ) -> NDArray[np.int64] | NDArray[np.float64]:
+        """Larger time of each pair [P, K, K] once ``shift`` has gone from giver to taker; overwrites ``shift``."""
+        give, take = self.time[givers][:, None, None], self.time[takers][:, None, None]
+        slowness = self.bins.slowness
+        if slowness is not None:
+            of_giver, of_taker = slowness[givers][:, None, None], slowness[takers][:, None, None]
+            return np.maximum(give - shift * of_giver, take + shift * of_taker)
+        taken = take + shift
+        return np.maximum(np.subtract(give, shift, out=shift), taken, out=taken)
 
     def _illegal(
         self,
