@@ -12,6 +12,8 @@ from scipy.stats import chisquare
 from trimtab.errors import SettingsError
 from trimtab.training.grpo.advantages import group_advantages
 from trimtab.training.grpo.objective import TokenBatch, counted, policy_objective
+from trimtab.training.grpo.prompts import Prompt
+from trimtab.training.grpo.rollout import Reply, full_sample
 from trimtab.training.grpo.sampling import KeyedSampler, gumbel_noise, reply_key
 from trimtab.training.grpo.settings import GRPOSettings, ObjectiveSettings, RewardSettings, RolloutSettings
 
@@ -164,3 +166,20 @@ def test_settings_out_of_range_are_named(make: object, said: str) -> None:
 def grpo(**changes: object) -> GRPOSettings:
     plain: dict[str, object] = {"model": "m", "data": (), "table": "t", "reward": RewardSettings(function="f.py:f")}
     return GRPOSettings(**{**plain, **changes})  # type: ignore[arg-type]
+
+
+def test_a_reply_goes_on_from_the_last_token_not_from_the_farthest_frame() -> None:
+    """The frames of a long video reach beyond the text behind it."""
+    positions = torch.tensor([[0, 1, 41, 2, 3], [0, 1, 1, 2, 3], [0, 1, 1, 2, 3]])
+    prompt = Prompt(
+        sample_id="long",
+        row=0,
+        input_ids=torch.arange(5),
+        position_ids=positions,
+        visual_tokens=2,
+        text="",
+        answer=None,
+        extras={},
+    )
+    reply = Reply(tokens=np.array([7, 8]), logprobs=np.zeros(2), finished=True)
+    assert full_sample(prompt, reply).position_ids[:, -2:].tolist() == [[4, 5]] * 3

@@ -84,10 +84,14 @@ class RolloutEngine(Protocol):
 
 
 def full_sample(prompt: Prompt, reply: Reply) -> PackableSample:
-    """Prompt and reply as one sequence whose loss tokens are the reply's."""
+    """Prompt and reply as one sequence whose loss tokens are the reply's.
+
+    The reply goes on from the prompt's last token, as in the whole text and in generation. That is not one beyond the
+    largest position: the frames of a long video reach further than the text behind it.
+    """
     tokens = torch.from_numpy(reply.tokens)
-    last = prompt.position_ids.max() if len(prompt) else torch.tensor(-1)
-    positions = (last + 1 + torch.arange(len(tokens))).expand(3, -1)
+    last = prompt.position_ids[:, -1:] if len(prompt) else torch.full((3, 1), -1)
+    positions = last + 1 + torch.arange(len(tokens))
     return PackableSample(
         input_ids=torch.cat([prompt.input_ids, tokens]),
         position_ids=torch.cat([prompt.position_ids, positions], dim=1),
