@@ -1,11 +1,12 @@
 """The main job four ways on the same data: baseline, + loader, + balance, both.
 
-    python benchmarks/main_job.py [--quick] [--json] [--ranks 2]
+    python benchmarks/main_job.py [--quick] [--json] [--ranks 2] [--part sft|grpo]
 
 The baseline is what single-controller frameworks do: rank 0 decodes everything, with the decode processes, cache and
 prefetch depth of all ranks together, and ships tensors; samples run in the order they come. "+ loader" lets every rank
 decode its own, "+ balance" plans the step, "both" is the product. One set of ranks and one model run all four ways by
-turns over the same steps, so each figure is paired with its neighbours in time.
+turns over the same steps, so each figure is paired with its neighbours in time. ``--part grpo`` does the same for GRPO,
+by phase (``main_job_grpo.py``).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+import main_job_grpo
 from harness import Case, Check, Report
 from trimtab.demo.run import DemoOptions, prepare, training_settings
 from trimtab.demo.settings import DemoSettings
@@ -109,7 +111,10 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="two rounds of few steps; writes no file")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--part", choices=("sft", "grpo"), default="sft", help="which job (default: sft)")
     args = parser.parse_args()
+    if args.part == "grpo":
+        return main_job_grpo.run(quick=args.quick, ranks=args.ranks, as_json=args.json)
     rounds, steps = (2, 3) if args.quick else (9, 7)
     with tempfile.TemporaryDirectory() as folder:
         options = DemoOptions(runs=Path(folder), ranks=args.ranks, settings=demo_settings(quick=args.quick))

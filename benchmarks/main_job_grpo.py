@@ -108,17 +108,22 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--ranks", type=int, default=2)
     args = parser.parse_args()
-    rounds, steps = (1, 2) if args.quick else (7, 5)
+    return run(quick=args.quick, ranks=args.ranks, as_json=args.json)
+
+
+def run(*, quick: bool, ranks: int, as_json: bool) -> int:
+    """The benchmark; returns the exit status."""
+    rounds, steps = (1, 2) if quick else (7, 5)
     with tempfile.TemporaryDirectory() as folder:
-        numbers = replace(GRPODemoSettings(), timing_samples=40 if args.quick else 400)
-        options = GRPODemoOptions(runs=Path(folder), ranks=args.ranks, settings=numbers)
+        numbers = replace(GRPODemoSettings(), timing_samples=40 if quick else 400)
+        options = GRPODemoOptions(runs=Path(folder), ranks=ranks, settings=numbers)
         settings = timing_settings(options, write_model(Path(folder) / "model", questions.texts(), 0))
         turns = Turns(settings=settings, rounds=rounds, steps=steps, out=Path(folder) / "turns.jsonl")
         if launch(take_turns, turns) != 0:
             print("stopped", file=sys.stderr)
             return 1
         rows = [json.loads(line) for line in turns.out.read_text().splitlines()]
-    return report_of(rows, quick=args.quick).finish(as_json=args.json)
+    return report_of(rows, quick=quick).finish(as_json=as_json)
 
 
 def report_of(rows: list[dict[str, Any]], *, quick: bool) -> Report:

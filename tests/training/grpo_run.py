@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from tests.training.small_run import packs_take_a_microsecond_a_row
 
 from trimtab.runtime.groups import Ranks, ranks_of_default_group
 from trimtab.training.grpo.job import GRPOJob, build_grpo_job
@@ -53,6 +54,11 @@ def grpo_settings(files: dict[str, Any], name: str, *, reward: str = "length", *
 
 def train_on_rank(group: dist.ProcessGroup, settings: GRPOSettings) -> bool:
     return train_grpo(settings, ranks_of_default_group(torch.device("cpu"), timeout_s=30))
+
+
+def train_with_measured_costs(group: dist.ProcessGroup, settings: GRPOSettings) -> bool:
+    with packs_take_a_microsecond_a_row(group.rank()):
+        return train_on_rank(group, settings)
 
 
 class GivenReplies:

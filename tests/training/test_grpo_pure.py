@@ -13,6 +13,7 @@ from trimtab.errors import SettingsError
 from trimtab.training.grpo.advantages import group_advantages
 from trimtab.training.grpo.objective import TokenBatch, counted, policy_objective
 from trimtab.training.grpo.prompts import Prompt
+from trimtab.training.grpo.replies import differences
 from trimtab.training.grpo.rollout import Reply, full_sample
 from trimtab.training.grpo.sampling import KeyedSampler, gumbel_noise, reply_key
 from trimtab.training.grpo.settings import GRPOSettings, ObjectiveSettings, RewardSettings, RolloutSettings
@@ -183,3 +184,13 @@ def test_a_reply_goes_on_from_the_last_token_not_from_the_farthest_frame() -> No
     )
     reply = Reply(tokens=np.array([7, 8]), logprobs=np.zeros(2), finished=True)
     assert full_sample(prompt, reply).position_ids[:, -2:].tolist() == [[4, 5]] * 3
+
+
+def test_replies_of_two_runs_are_compared_token_by_token() -> None:
+    def record(reply: int, tokens: list[int]) -> dict[str, object]:
+        return {"step": 0, "sample_id": "a", "reply": reply, "tokens": tokens}
+
+    one = [record(0, [1, 2, 3]), record(1, [4, 5]), record(2, [6]), record(3, [7])]
+    other = [record(0, [1, 2, 3]), record(1, [4, 9]), record(2, [6, 8])]
+    found = differences(one, other)
+    assert (found.replies, found.differing, found.first_differing_token) == (3, 2, [1, 1])

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
 import torch
-from tests.training.grpo_run import SHORT, grpo_settings, train_on_rank
+from tests.training.grpo_run import SHORT, grpo_settings, train_on_rank, train_with_measured_costs
 from tests.training.small_run import write_run
 from transformers import AutoModelForImageTextToText
 
@@ -154,3 +155,22 @@ def train_short_of_memory(group: Any, settings: GRPOSettings) -> bool:
         finally:
             TransformersEngine._generate = generate  # type: ignore[method-assign]
     return train_on_rank(group, settings)
+
+
+def test_measured_costs_plan_all_phases_and_are_kept(rank_pool: RankPool, files: dict[str, Any]) -> None:
+    settings = grpo_settings(files, "measured", steps=1, balance=BalanceSettings())
+    assert rank_pool.run(2, train_with_measured_costs, settings) == [True, True]
+    (progress,) = [json.loads(path.read_text()) for path in settings.folder.glob("checkpoints/*/progress.json")]
+    assert progress["costs"]["language"]["b"] == pytest.approx(1e3)
+    assert progress["costs"]["frame"]["b"] == pytest.approx(1e3)
+
+
+def test_recorded_replies_tell_tokens_text_and_reward(rank_pool: RankPool, files: dict[str, Any]) -> None:
+    settings = grpo_settings(files, "recorded", steps=2, rollout=replace(SHORT, record=True))
+    rank_pool.run(2, train_on_rank, settings)
+    records = [json.loads(line) for line in (settings.folder / "replies.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records] == [0] * 15 + [1] * 15
+    assert [record["reply"] for record in records[:3]] == [0, 1, 2]
+    assert all(record["reward"] == len(record["text"]) % 7 for record in records)
+    rewards = [fmean(r["reward"] for r in records if r["step"] == step) for step in (0, 1)]
+    assert rewards == pytest.approx([step["reward_mean"] for step in steps_of(settings)])

@@ -17,7 +17,14 @@ from unittest import mock
 import pytest
 import torch
 from tests.chat_tokenizer import chat_tokenizer
-from tests.training.small_run import scan, steps_of, train_on_rank, train_within, write_run
+from tests.training.small_run import (
+    packs_take_a_microsecond_a_row,
+    scan,
+    steps_of,
+    train_on_rank,
+    train_within,
+    write_run,
+)
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 
 from trimtab.errors import (
@@ -30,7 +37,6 @@ from trimtab.errors import (
 )
 from trimtab.families.registry import family_for
 from trimtab.loader.settings import LoaderSettings
-from trimtab.runtime.packed_batch import PackedBatch
 from trimtab.testing import RankPool
 from trimtab.training.settings import BalanceSettings, EvalSettings, LoraSettings, OptimizerSettings, SFTSettings
 
@@ -308,22 +314,13 @@ def test_gradients_that_stay_infinite_end_the_run(rank_pool: RankPool, files: di
 
 def test_measured_costs_are_kept_in_the_checkpoint(rank_pool: RankPool, files: dict[str, Any]) -> None:
     first = settings_for(files, "measured", steps=2, stop_after=1, balance=BalanceSettings())
-    rank_pool.run(2, train_within, first, _packs_take_a_microsecond_a_row)
+    rank_pool.run(2, train_within, first, packs_take_a_microsecond_a_row)
     costs = [json.loads(path.read_text())["costs"] for path in first.folder.glob("checkpoints/*/progress.json")]
     assert costs[0]["language"]["b"] == pytest.approx(1e3)
     assert costs[0]["frame"]["b"] == pytest.approx(1e3)
     rank_pool.run(2, train_on_rank, settings_for(files, "measured", steps=2, balance=BalanceSettings(), resume=True))
     kept = [json.loads(path.read_text())["costs"] for path in first.folder.glob("checkpoints/*/progress.json")]
     assert kept == costs
-
-
-@contextmanager
-def _packs_take_a_microsecond_a_row(rank: int) -> Iterator[None]:
-    def took(model: object, pack: PackedBatch, device: torch.device) -> float:
-        return 1e3 * (len(pack.pixel_values) or sum(pack.packed_lengths))
-
-    with mock.patch("trimtab.training.calibrate._run", took):
-        yield
 
 
 def test_times_that_tell_nothing_leave_the_analytic_costs(rank_pool: RankPool, files: dict[str, Any]) -> None:

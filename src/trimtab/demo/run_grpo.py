@@ -21,9 +21,11 @@ from trimtab.report.comparison import Comparison, compare
 from trimtab.report.comparison_table import comparison_table
 from trimtab.report.run_records import read_steps
 from trimtab.training.grpo.by_turns import GRPOByTurns, time_by_turns
+from trimtab.training.grpo.replies import differences
 from trimtab.training.grpo.run import train_grpo
 from trimtab.training.grpo.settings import GRPOSettings, RewardSettings, RolloutSettings
 from trimtab.training.launch import launch
+from trimtab.training.run_folder import REPLIES
 from trimtab.training.settings import BalanceSettings, EvalSettings, OptimizerSettings, SFTSettings
 from trimtab.training.sft import train
 
@@ -66,7 +68,8 @@ def run_grpo_demo(options: GRPODemoOptions, *, quiet: bool = False) -> dict[str,
     timing = timing_settings(options, start.folder / "model")
     _launched(launch(time_by_turns, GRPOByTurns(main=timing, other=baseline_of(timing))))
     comparison = compare(read_steps(timing.folder), read_steps(baseline_of(timing).folder))
-    summary = {**results(learning), **comparison.to_json()}
+    replies = differences(_replies(timing.folder), _replies(baseline_of(timing).folder))
+    summary = {**results(learning), **comparison.to_json(), "float32_replies": replies.to_json()}
     (options.folder / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
     if not quiet:
         _print(comparison, summary, options.folder)
@@ -147,7 +150,9 @@ def timing_settings(options: GRPODemoOptions, model: Path) -> GRPOSettings:
         samples_per_step=settings.timing_prompts,
         optimizer=OptimizerSettings(learning_rate=0.0),
         balance=BalanceSettings(costs="analytic"),
-        rollout=RolloutSettings(replies=settings.timing_replies, max_reply_tokens=settings.max_reply_tokens),
+        rollout=RolloutSettings(
+            replies=settings.timing_replies, max_reply_tokens=settings.max_reply_tokens, record=True
+        ),
         reward=RewardSettings(function=f"{answer_reward.__file__}:{answer_reward.exact.__name__}"),
     )
 
@@ -170,6 +175,10 @@ def results(learning: GRPOSettings) -> dict[str, Any]:
     }
 
 
+def _replies(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / REPLIES).read_text(encoding="utf-8").splitlines()]
+
+
 def _launched(code: int) -> None:
     if code != 0:
         raise TrainingError("the demo was stopped; run it again")
@@ -182,5 +191,10 @@ def _print(comparison: Comparison, summary: dict[str, Any], folder: Path) -> Non
     console.print(
         f"mean reward of the first {_COMPARED} steps {reward['first10']:.3f}, of the last {reward['last10']:.3f}; "
         f"held-out accuracy {accuracy['with_pixels']:.1%}, with blanked pixels {accuracy['blanked']:.1%}"
+    )
+    replies = summary["float32_replies"]
+    console.print(
+        f"{replies['differing']} of {replies['replies']} replies differ in some token between the modes (float32)",
+        soft_wrap=True,
     )
     console.print(f"all figures: {folder / SUMMARY}", soft_wrap=True)

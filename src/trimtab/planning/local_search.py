@@ -17,7 +17,7 @@ from trimtab.planning.bins import Bins
 # Candidate exchanges looked at in one round; with more, fewer pairs take part.
 _MOST_CANDIDATES = 1 << 20
 # Light bins dealt to one slow bin in a round.
-_MOST_TAKERS = 8
+_MOST_TAKERS = 4
 # Pairs exchange only their smallest items: 16 x 16 differences are fine enough, and larger items gain nothing.
 _SMALLEST_ITEMS = 16
 _NOTHING = np.zeros(1, dtype=np.int64)

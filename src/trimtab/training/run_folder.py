@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from trimtab.errors import TrainingError
 from trimtab.schema.reports import StepReport
 
 BAD_SAMPLES = "bad_samples.json"
+REPLIES = "replies.jsonl"
 
 
 class RunFolder:
@@ -28,8 +29,9 @@ class RunFolder:
             folder.mkdir(parents=True, exist_ok=True)
             if first_step == 0:
                 (folder / BAD_SAMPLES).unlink(missing_ok=True)
-            kept = [line for line in self._lines() if json.loads(line)["step"] < first_step]
-            self._steps.write_text("".join(f"{line}\n" for line in kept))
+            _drop_from(self._steps, first_step)
+            if (folder / REPLIES).exists():
+                _drop_from(folder / REPLIES, first_step)
 
     def write_settings(self, settings: Any) -> None:
         """Write the resolved settings as YAML."""
@@ -41,6 +43,12 @@ class RunFolder:
         """Append one step."""
         with _naming(self._steps), self._steps.open("a") as file:
             file.write(json.dumps(report.to_json()) + "\n")
+
+    def write_replies(self, replies: Sequence[Mapping[str, Any]]) -> None:
+        """Append a step's replies to ``replies.jsonl``, one JSON object each."""
+        path = self.folder / REPLIES
+        with _naming(path), path.open("a") as file:
+            file.writelines(json.dumps(reply) + "\n" for reply in replies)
 
     def write_bad_samples(self, step: int, bad: list[tuple[str, str]]) -> None:
         """Add (sample id, reason) pairs of a step to ``bad_samples.json``."""
@@ -60,10 +68,12 @@ class RunFolder:
             aside.write_text(json.dumps(value, indent=2) + "\n")
             aside.rename(self.folder / name)
 
-    def _lines(self) -> list[str]:
-        if not self._steps.exists():
-            return []
-        return [line for line in self._steps.read_text().splitlines() if line.endswith("}")]
+
+def _drop_from(path: Path, first_step: int) -> None:
+    """Keep the lines of earlier steps; one that was cut off while it was written goes too."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] < first_step]
+    path.write_text("".join(f"{line}\n" for line in kept))
 
 
 @contextmanager

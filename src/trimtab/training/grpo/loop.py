@@ -31,11 +31,21 @@ from trimtab.training.stop_signal import StopSignal
 
 @dataclass(frozen=True, kw_only=True)
 class StepOutcome:
-    """A step's report, its bad samples (id, reason), and whether any rank was asked to stop."""
+    """What a step leaves.
+
+    Attributes:
+        report: its record.
+        bad: samples that could not be used (id, reason).
+        stop: whether any rank was asked to stop.
+        experience: the prompts and replies.
+        rewards: float64 [N], of the replies.
+    """
 
     report: GRPOReport
     bad: list[tuple[str, str]]
     stop: bool
+    experience: Experience
+    rewards: NDArray[np.float64]
 
 
 def grpo_step(job: GRPOJob, loaded: LoadedPrompts, began: float, stop: StopSignal) -> StepOutcome:
@@ -80,7 +90,7 @@ def grpo_step(job: GRPOJob, loaded: LoadedPrompts, began: float, stop: StopSigna
         planning_ms=watch.planned_ms(),
         group=job.ranks.control,
     )
-    return StepOutcome(report=report, bad=loaded.bad, stop=stopped)
+    return StepOutcome(report=report, bad=loaded.bad, stop=stopped, experience=experience, rewards=rewards)
 
 
 def roll_out(job: GRPOJob, loaded: LoadedPrompts) -> list[list[Reply]]:

@@ -13,6 +13,7 @@ from trimtab.training.grpo.job import build_grpo_job
 from trimtab.training.grpo.loop import StepOutcome, grpo_step
 from trimtab.training.grpo.prepare import PendingStep, finish_step, start_step
 from trimtab.training.grpo.progress import GRPOProgress
+from trimtab.training.grpo.replies import reply_records
 from trimtab.training.grpo.report import GRPOReport
 from trimtab.training.grpo.settings import GRPOSettings
 from trimtab.training.run_folder import RunFolder
@@ -118,6 +119,10 @@ class GRPORun:
             self._folder.write_step(report)
             if outcome.bad:
                 self._folder.write_bad_samples(step, outcome.bad)
+            if self._settings.rollout.record:
+                self._folder.write_replies(
+                    reply_records(step, outcome.experience, outcome.rewards, self._job.tokenizer)
+                )
         self._progress.step(report)
         self._skipped = self._skipped + 1 if report.grad_norm is None and report.replies else 0
         if self._skipped > self._settings.optimizer.max_skipped_steps:

@@ -51,6 +51,7 @@ class RolloutSettings:
         prompts_at_once: prompts a rank generates for in one batch.
         shared_share: share of a rank's predicted work whose prompts wait for whichever rank is idle; their visuals'
             embeddings go to every rank. Only with balance on.
+        record: write every reply with its reward to ``replies.jsonl`` in the run's folder.
         server: see there.
     """
 
@@ -61,6 +62,7 @@ class RolloutSettings:
     temperature: float = 1.0
     prompts_at_once: int = 8
     shared_share: float = 0.25
+    record: bool = False
     server: ServerSettings = field(default_factory=ServerSettings)
 
     def __post_init__(self) -> None:
