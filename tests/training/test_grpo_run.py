@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tests.training.grpo_run import SHORT, grpo_settings, train_on_rank, train_with_measured_costs
 from tests.training.small_run import write_run
 from transformers import AutoModelForImageTextToText
@@ -60,9 +61,20 @@ def test_a_run_records_its_steps_and_resumes_exactly(rank_pool: RankPool, files:
 def test_resume_refuses_a_changed_reference(rank_pool: RankPool, files: dict[str, Any]) -> None:
     settings = grpo_settings(files, "refused", steps=1)
     rank_pool.run(1, train_on_rank, settings)
-    changed = replace(settings, steps=2, resume=True, seed=1)
-    (error,) = rank_pool.run(1, train_on_rank, changed, return_exceptions=True)
-    assert isinstance(error, CheckpointError)
+    with pytest.raises(CheckpointError, match="has changed since"):
+        rank_pool.run(1, train_on_rank, replace(settings, steps=2, resume=True, seed=1))  # random weights, by seed
+
+
+def test_resume_refuses_other_weights_of_the_same_size(rank_pool: RankPool, files: dict[str, Any]) -> None:
+    first = grpo_settings(files, "first", steps=1)
+    rank_pool.run(1, train_on_rank, first)
+    settings = grpo_settings({**files, "model": first.folder / "model"}, "second", steps=1)
+    rank_pool.run(1, train_on_rank, settings)
+    weights_file = first.folder / "model" / "model.safetensors"
+    tensors = load_file(weights_file)
+    save_file({name: tensor + 1 for name, tensor in tensors.items()}, weights_file, {"format": "pt"})
+    with pytest.raises(CheckpointError, match="has changed since"):
+        rank_pool.run(1, train_on_rank, replace(settings, steps=2, resume=True))
 
 
 @pytest.mark.slow

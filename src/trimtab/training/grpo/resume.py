@@ -17,6 +17,8 @@ from trimtab.training.grpo.job import GRPOJob
 from trimtab.training.grpo.settings import GRPOSettings
 from trimtab.training.grpo.together import together
 
+_PIECES, _PIECE_BYTES = 256, 4096
+
 
 def save(job: GRPOJob) -> None:
     """Write a checkpoint; a collective of all ranks.
@@ -80,6 +82,20 @@ def load(job: GRPOJob) -> int:
 
 
 def _fingerprint(settings: GRPOSettings) -> str:
-    """Names and sizes of the starting model's weight files, with the seed where it has none."""
-    files = sorted((path.name, path.stat().st_size) for path in settings.model.glob("*.safetensors"))
-    return blake2b(repr(files or settings.seed).encode(), digest_size=8).hexdigest()
+    """Digest of the starting model's weight files, with the seed where it has none.
+
+    Of each file its name, its size and pieces spread over it: the start, which lists the tensors, and enough of the
+    rest that other weights show, however large the file.
+    """
+    digest = blake2b(digest_size=8)
+    files = sorted(settings.model.glob("*.safetensors"))
+    for path in files:
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}".encode())
+        with path.open("rb") as file:
+            for place in range(_PIECES):
+                file.seek(place * max(0, size - _PIECE_BYTES) // max(1, _PIECES - 1))
+                digest.update(file.read(_PIECE_BYTES))
+    if not files:
+        digest.update(str(settings.seed).encode())
+    return digest.hexdigest()
