@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 from planning_cases import batch_of, costs_of
 
 from trimtab.errors import InvalidPlanError
+from trimtab.planning import collectives
 from trimtab.planning.collectives import Collective, check_order, first_difference, step_order
+from trimtab.planning.sequence_slices import check_nested, sequence_groups
 from trimtab.planning.settings import PlanSettings
 from trimtab.planning.step import plan_step
 from trimtab.schema.plans import StepPlan
+from trimtab.schema.sequences import SequencePacking
 
 A = Collective("a", (0, 1))
 B = Collective("b", (0, 1))
@@ -77,3 +80,56 @@ def test_traces_part_where_the_first_collective_differs() -> None:
     assert first_difference([["x", "y"], ["x", "y"]]) is None
     assert first_difference([["x", "y"], ["x", "z"]]) == "collective 1: rank 0 issued y, rank 1 issued z"
     assert first_difference([["x"], ["x", "z"]]) == "collective 1: rank 0 issued nothing, rank 1 issued z"
+
+
+def random_plan(draw: np.random.Generator, ranks: int = 16) -> tuple[StepPlan, np.ndarray]:
+    count = int(draw.integers(1, 40))
+    degree = draw.choice([1, 2, 4, 8], count)
+    first = draw.integers(0, ranks, count) // degree * degree
+    plan = replace(plan_of(ranks), rank=first, degree=degree, micro_batch=draw.integers(0, 2, count), micro_batches=2)
+    return plan, draw.integers(1, 60, count)
+
+
+def test_a_thousand_random_plans_are_in_order() -> None:
+    draw = np.random.default_rng(0)
+    for _ in range(1000):
+        plan, tokens = random_plan(draw, ranks=8)
+        check_order(step_order(plan, language_gathers=1, tokens=tokens, packing=SequencePacking(below=50, tokens=50)))
+
+
+def test_random_plans_in_another_order_than_highest_first_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(0)
+    stuck = 0
+    for _ in range(100):
+        plan, tokens = random_plan(draw)
+        groups = [sequence_groups(plan, tokens, m, packing=SequencePacking(below=50, tokens=50)) for m in range(2)]
+        for of_micro_batch in groups:
+            draw.shuffle(of_micro_batch)  # type: ignore[arg-type]  # one order for all ranks, but not by level
+        for of_micro_batch in groups:
+            if [g.degree for g in of_micro_batch] != sorted((g.degree for g in of_micro_batch), reverse=True):
+                with pytest.raises(InvalidPlanError, match="higher degrees come first"):
+                    check_nested(of_micro_batch, 16)
+        with monkeypatch.context() as patched:
+            patched.setattr(collectives, "sequence_groups", lambda plan, tokens, m, **_: groups[m])  # noqa: B023
+            patched.setattr(collectives, "check_nested", lambda *_: None)
+            try:
+                check_order(step_order(plan, tokens=tokens))
+            except InvalidPlanError as error:
+                stuck += "wait for ever" in str(error)
+    assert stuck > 20
+
+
+def test_one_rank_in_another_order_is_found() -> None:
+    plan, tokens = random_plan(np.random.default_rng(3))
+    orders = step_order(plan, tokens=tokens)
+    flipped = next(rank for rank, order in enumerate(orders) if len({each.ranks for each in order}) > 1)
+    orders[flipped] = orders[flipped][::-1]
+    with pytest.raises(InvalidPlanError, match="wait for ever"):
+        check_order(orders)
+
+
+def test_overlapping_nodes_have_no_order() -> None:
+    first = np.array([0, 1])
+    plan = replace(plan_of(4), rank=first, degree=np.array([2, 2]), micro_batch=np.zeros_like(first))
+    with pytest.raises(InvalidPlanError, match="neither holds the other"):
+        step_order(plan)

@@ -6,6 +6,8 @@ import torch
 import torch.distributed as dist
 
 from trimtab.errors import RankDisagreementError
+from trimtab.planning.sequence_groups import GroupFamily
+from trimtab.runtime.groups import NodeGroups, node_groups
 from trimtab.runtime.trace import CollectiveTrace
 from trimtab.testing import RankPool
 
@@ -65,3 +67,49 @@ def one_more(group: dist.ProcessGroup) -> None:
     with CollectiveTrace(control, before_launch=False):
         if group.rank() == 1:
             dist.all_reduce(torch.ones(2), group=alone[1])
+
+
+FAMILY = GroupFamily(ranks=4, degrees=(1, 2, 4))
+
+
+def issue_nested(group: dist.ProcessGroup, flipped_rank: int | None, before_launch: bool) -> list[str]:
+    """A collective of all ranks, and two of each pair; one rank may issue another one in its pair."""
+    cpu = torch.device("cpu")
+    nodes = node_groups(FAMILY, group, cpu, timeout_s=30)
+    control = dist.new_group(backend="gloo")
+    with CollectiveTrace(control, before_launch=before_launch, nodes=shadows(group)) as trace:
+        dist.all_reduce(torch.ones(2), group=nodes.by_degree[4])
+        pair = nodes.by_degree[2]
+        if group.rank() < 2:  # the other pair has one collective fewer, which is no difference
+            dist.all_reduce(torch.ones(3), group=pair)
+        if group.rank() == flipped_rank and before_launch:
+            dist.all_reduce(torch.ones(7), group=nodes.by_degree[4])  # before its pair's: both sides would wait
+        dist.all_reduce(torch.ones(5), group=pair)
+    return trace.issued
+
+
+def shadows(group: dist.ProcessGroup) -> NodeGroups:
+    return node_groups(FAMILY, group, torch.device("cpu"), timeout_s=3)
+
+
+def test_groups_of_some_ranks_may_differ_from_one_another(rank_pool: RankPool) -> None:
+    traces = rank_pool.run(4, issue_nested, None, True)
+    assert len(traces[0]) == len(traces[1]) == 1 + len(traces[2])
+
+
+def test_a_rank_that_skips_its_pair_raises_on_all_ranks_instead_of_hanging(rank_pool: RankPool) -> None:
+    found = rank_pool.run(4, issue_nested, 3, True, timeout_s=40, return_exceptions=True)
+    assert all(isinstance(error, RankDisagreementError) for error in found), found
+    assert "rank 3 issued allreduce_ of 7 values" in str(found[0])
+
+
+def test_another_collective_within_a_pair_is_named(rank_pool: RankPool) -> None:
+    found = rank_pool.run(4, other_in_pair, timeout_s=40, return_exceptions=True)
+    assert all(isinstance(error, RankDisagreementError) for error in found), found
+    assert "in the group of ranks [2, 3], counted within it, collective 0" in str(found[0])
+
+
+def other_in_pair(group: dist.ProcessGroup) -> None:
+    nodes = node_groups(FAMILY, group, torch.device("cpu"), timeout_s=30)
+    with CollectiveTrace(dist.new_group(backend="gloo"), nodes=shadows(group)):
+        dist.all_reduce(torch.ones(4 if group.rank() == 3 else 3), group=nodes.by_degree[2])

@@ -11,6 +11,9 @@ from trimtab.runtime.packed_batch import PackedBatch, tensor_names
 
 _Header = dict[str, Any]
 
+_PLAIN = ("packed_lengths", "sequence_groups", "visual_route")
+"""Fields of a pack that are no tensors."""
+
 
 def ship(packs: list[list[PackedBatch]] | None, group: dist.ProcessGroup) -> list[PackedBatch]:
     """Hand each rank its packs; a collective of ``group`` (gloo).
@@ -39,16 +42,16 @@ def ship(packs: list[list[PackedBatch]] | None, group: dist.ProcessGroup) -> lis
 
 def _header(pack: PackedBatch) -> _Header:
     tensors = {name: (tuple(getattr(pack, name).shape), getattr(pack, name).dtype) for name in tensor_names(pack)}
-    return {"tensors": tensors, "packed_lengths": pack.packed_lengths, "visual_route": pack.visual_route}
+    return {"tensors": tensors, **{name: getattr(pack, name) for name in _PLAIN}}
 
 
 def _receive(header: _Header, group: dist.ProcessGroup) -> PackedBatch:
-    tensors = {}
+    tensors: dict[str, Any] = {}
     for name, (shape, dtype) in header["tensors"].items():
         tensors[name] = torch.empty(shape, dtype=dtype)
         if tensors[name].numel():
             dist.recv(_bytes(tensors[name]), group=group, group_src=0)
-    return PackedBatch(packed_lengths=header["packed_lengths"], visual_route=header["visual_route"], **tensors)
+    return PackedBatch(**{name: header[name] for name in _PLAIN}, **tensors)
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

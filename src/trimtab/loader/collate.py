@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,9 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trimtab.planning.routing import route_vision
+from trimtab.planning.sequence_slices import DEFAULT_PACKING, held_slices, sequence_groups
+from trimtab.planning.visual_pieces import slice_pieces
 from trimtab.runtime.packed_batch import PackedBatch
 from trimtab.schema.metadata import BatchMetadata
 from trimtab.schema.plans import StepPlan
+from trimtab.schema.sequences import SequencePacking, SequenceSlice
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -41,6 +45,8 @@ def pack(
     *,
     patch_dim: int,
     pad_token: int,
+    placeholders: Sequence[int] = (),
+    packing: SequencePacking = DEFAULT_PACKING,
 ) -> PackedBatch:
     """Build what ``rank`` runs in ``micro_batch``.
 
@@ -49,30 +55,43 @@ def pack(
         batch: of the step.
         rank: whose pack.
         micro_batch: of which micro-batch.
-        samples: by row of the batch.
+        samples: by row of the batch, those of ``needed_rows``.
         unit_patches: float32 [patches, patch_dim] of each unit in ``plan.unit_rows(rank, micro_batch)`` order.
         patch_dim: values in a patch.
         pad_token: fills a pack without samples.
+        placeholders: tokens that stand for visuals; needed where a sample with visuals is sharded.
+        packing: see ``sequence_groups``.
     """
-    rows = plan.rows(rank, micro_batch).tolist()
-    members = [samples[row] for row in rows] or [padding_sample(pad_token)]
-    loss = [_loss_tokens(sample) for sample in members]
-    starts = np.cumsum([0, *(len(sample.input_ids) for sample in members)])[:-1].tolist()
-    any_units = bool((plan.units.micro_batch == micro_batch).any())
+    groups = sequence_groups(plan, batch.tokens, micro_batch, packing=packing)
+    slices = held_slices(plan, batch.tokens, groups, rank, micro_batch)
+    own = tuple(group for group in groups if rank in group.ranks)
+    held = [_held(samples[part.row], part) for part in slices] or [_held(padding_sample(pad_token), _PADDING)]
+    shared = sum(group.shares[rank - group.first_rank] for group in own)
+    tokens = np.array([len(part.input_ids) for part in held])
+    starts = np.cumsum(tokens) - tokens
+    positions = {row: _placeholders(sample, placeholders) for row, sample in samples.items() if plan.degree[row] > 1}
+    route = None
+    if bool((plan.units.micro_batch == micro_batch).any()):
+        route = route_vision(plan, batch, micro_batch, placeholders=positions, packing=packing).local(rank)
     pixels, grids = _units(plan, batch, rank, micro_batch, unit_patches, patch_dim)
     return PackedBatch(
-        input_ids=torch.cat([sample.input_ids for sample in members])[None],
-        position_ids=torch.cat([sample.position_ids for sample in members], dim=1)[:, None],
-        packed_lengths=tuple(len(sample.input_ids) for sample in members),
-        loss_positions=torch.cat([tokens - 1 + start for tokens, start in zip(loss, starts, strict=True)]),
-        targets=torch.cat([s.input_ids[tokens] for s, tokens in zip(members, loss, strict=True)]),
-        loss_weights=torch.cat([s.loss_weights[tokens] for s, tokens in zip(members, loss, strict=True)]),
-        loss_rows=torch.cat([torch.full_like(tokens, row) for row, tokens in zip(rows or [-1], loss, strict=True)]),
+        **_joined(held, starts.tolist()),
+        packed_lengths=tuple(tokens[starts >= shared].tolist()),
+        sequence_groups=own,
         pixel_values=pixels,
         unit_grid_thw=grids,
-        visual_is_video=_visual_is_video(batch, rows),
-        visual_route=route_vision(plan, batch, micro_batch).local(rank) if any_units else None,
+        visual_is_video=_visual_is_video(batch, slices, positions),
+        visual_route=route,
     )
+
+
+def needed_rows(plan: StepPlan, batch: BatchMetadata, rank: int) -> NDArray[np.int64]:
+    """Rows of the samples whose text ``rank`` needs: those it holds some of, and sharded ones it encodes visuals of."""
+    held = (plan.rank <= rank) & (rank < plan.rank + plan.degree)
+    keys = batch.visual_keys[plan.units.visual[plan.units.rank == rank]]
+    encoded = np.zeros(len(batch), dtype=np.bool_)
+    encoded[batch.sample_of_visual[np.isin(batch.visual_keys, keys)]] = True
+    return np.flatnonzero(held | (encoded & (plan.degree > 1)))
 
 
 def padding_sample(pad_token: int) -> PackableSample:
@@ -84,10 +103,52 @@ def padding_sample(pad_token: int) -> PackableSample:
     )
 
 
-def _loss_tokens(sample: PackableSample) -> Tensor:
-    """Indices of the tokens to predict; the logits of the token before predict them."""
-    tokens = torch.nonzero(sample.loss_weights)[:, 0]
-    return tokens[tokens > 0]
+_PADDING = SequenceSlice(row=-1, start=0, stop=1)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Held:
+    """A slice of a sample (l tokens, k that predict a loss token); fields as in ``PackedBatch``."""
+
+    input_ids: Tensor
+    position_ids: Tensor
+    loss_positions: Tensor
+    targets: Tensor
+    loss_weights: Tensor
+    loss_rows: Tensor
+    loss_places: Tensor
+
+
+def _held(sample: PackableSample, part: SequenceSlice) -> _Held:
+    predicted = torch.nonzero(sample.loss_weights)[:, 0]
+    predicted = predicted[predicted > 0]  # the logits of the token before predict it
+    places = torch.nonzero((predicted > part.start) & (predicted <= part.stop))[:, 0]
+    predicted = predicted[places]
+    return _Held(
+        input_ids=sample.input_ids[part.start : part.stop],
+        position_ids=sample.position_ids[:, part.start : part.stop],
+        loss_positions=predicted - 1 - part.start,
+        targets=sample.input_ids[predicted],
+        loss_weights=sample.loss_weights[predicted],
+        loss_rows=torch.full_like(predicted, part.row),
+        loss_places=places,
+    )
+
+
+def _joined(held: Sequence[_Held], starts: Sequence[int]) -> dict[str, Any]:
+    """The slices end to end, as fields of ``PackedBatch``."""
+    names = ("targets", "loss_weights", "loss_rows", "loss_places")
+    return {
+        "input_ids": torch.cat([part.input_ids for part in held])[None],
+        "position_ids": torch.cat([part.position_ids for part in held], dim=1)[:, None],
+        "loss_positions": torch.cat([part.loss_positions + start for part, start in zip(held, starts, strict=True)]),
+        **{name: torch.cat([getattr(part, name) for part in held]) for name in names},
+    }
+
+
+def _placeholders(sample: PackableSample, tokens: Sequence[int]) -> NDArray[np.int64]:
+    """int64 [e], where a sample's visual tokens stand."""
+    return np.flatnonzero(np.isin(sample.input_ids.numpy(), tokens))
 
 
 def _units(
@@ -107,6 +168,9 @@ def _units(
     return torch.from_numpy(np.concatenate(unit_patches)), torch.from_numpy(grids)
 
 
-def _visual_is_video(batch: BatchMetadata, rows: Sequence[int]) -> Tensor:
-    own = batch.take(rows)
-    return torch.from_numpy(np.repeat(own.is_video, own.visual_tokens))
+def _visual_is_video(
+    batch: BatchMetadata, slices: Sequence[SequenceSlice], placeholders: Mapping[int, NDArray[np.int64]]
+) -> Tensor:
+    pieces = [piece for part in slices for piece in slice_pieces(batch, part, placeholders.get(part.row))]
+    visual, start, stop = np.array(pieces, dtype=np.int64).reshape(-1, 3).T
+    return torch.from_numpy(np.repeat(batch.is_video[visual], stop - start))

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from trimtab.errors import LoaderError, TrimtabError
-from trimtab.loader.collate import PackableSample, pack
+from trimtab.loader.collate import PackableSample, needed_rows, pack
 from trimtab.loader.decode_cache import DecodeCache
 from trimtab.loader.decode_worker import DecodeTask
 from trimtab.loader.decode_workers import DecodeWorkers
@@ -130,13 +130,14 @@ class StepPreparer:
         return patches
 
     def _encode(self, planned: PlannedStep, bad: dict[int, str]) -> dict[int, PackableSample]:
-        rows = np.flatnonzero(np.isin(planned.plan.rank, self._ranks)).tolist()
+        rows = {row for rank in self._ranks for row in needed_rows(planned.plan, planned.batch, rank).tolist()}
         tokens = planned.batch.tokens
         samples = {}
-        for row in rows:
+        for row in sorted(rows):
             try:
                 samples[row] = self._reader.encode(int(planned.rows[row]), expected_tokens=int(tokens[row]))
             except TrimtabError as error:
+                _refuse_sharded(planned, row, error)
                 self._note_bad(planned, row, error, bad)
                 samples[row] = self._reader.filler(int(planned.rows[row]), tokens=int(tokens[row]))
         return samples
@@ -166,7 +167,18 @@ class StepPreparer:
             [patches[row] for row in unit_rows],
             patch_dim=self._reader.geometry.patch_values,
             pad_token=self._reader.pad_token,
+            placeholders=self._reader.placeholders,
         )
+
+
+def _refuse_sharded(planned: PlannedStep, row: int, error: TrimtabError) -> None:
+    """Other ranks cut this sample where its text says its images are; one that cannot read it cannot follow them."""
+    degree = int(planned.plan.degree[row])
+    if degree > 1:
+        raise LoaderError(
+            f"sample {planned.batch.sample_ids[row]}, shared by {degree} ranks: {error}; it cannot be replaced once "
+            "they share it, so mend or remove it, or train with balance.max_degree=1"
+        ) from error
 
 
 def without_loss(packed: PackedBatch, rows: list[int]) -> PackedBatch:

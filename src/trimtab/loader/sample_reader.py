@@ -67,6 +67,11 @@ class SampleReader:
         token = self._tokenizer.pad_token_id
         return int(token if token is not None else self._tokenizer.eos_token_id or 0)
 
+    @property
+    def placeholders(self) -> tuple[int, ...]:
+        """The tokens that stand for visuals."""
+        return tuple(int(self._tokenizer.convert_tokens_to_ids(token)) for token in self._tokens().values())
+
     def digest(self) -> str:
         """Sixteen hex digits over the dataset files, the sizes of all samples and their order."""
         state = blake2b(self._dataset.digest().encode(), digest_size=8)

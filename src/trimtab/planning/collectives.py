@@ -11,9 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.errors import InvalidPlanError
+from trimtab.planning.sequence_slices import DEFAULT_PACKING, attention_schedule, check_nested, sequence_groups
 from trimtab.schema.plans import StepPlan
+from trimtab.schema.sequences import SequenceGroup, SequencePacking
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,57 +64,107 @@ def check_order(sequences: Sequence[Sequence[Collective]]) -> None:
         raise InvalidPlanError(_stuck(sequences, at))
 
 
-def step_order(plan: StepPlan, *, vision_gathers: int = 0, language_gathers: int = 0) -> list[list[Collective]]:
+def step_order(
+    plan: StepPlan,
+    *,
+    vision_gathers: int = 0,
+    language_gathers: int = 0,
+    tokens: NDArray[np.int64] | None = None,
+    packing: SequencePacking = DEFAULT_PACKING,
+) -> list[list[Collective]]:
     """What each rank issues in one optimizer step, forward and backward.
 
-    In each micro-batch: gathers of sharded vision blocks, the exchange of embeddings where any rank encodes, gathers of
-    language blocks, and the sequence-parallel groups of the samples that start in it, highest degree first. Backward
-    is the same in reverse.
+    In each micro-batch: gathers of sharded vision blocks, the exchange of embeddings where any rank encodes, then for
+    each language block its gather and the exchanges of the sequence groups the rank is in, in the order of
+    ``attention_schedule``. Backward is the same in reverse. Each exchange is taken to block the next one, as on a
+    single stream.
 
     Args:
         plan: of the step.
         vision_gathers: collectives per micro-batch in which ranks meet for sharded vision blocks (FSDP2, ZeRO-3).
-        language_gathers: the same for language blocks.
+        language_gathers: the same for language blocks; 0 plays one block without its gather.
+        tokens: int64 [N], length of each sample, which decides the sequences that travel together; None: each alone.
+        packing: see ``sequence_groups``.
+
+    Raises:
+        InvalidPlanError: nodes of sharded sequences overlap without nesting.
     """
-    return [_rank_order(plan, rank, vision_gathers, language_gathers) for rank in range(plan.ranks)]
+    lengths = np.full(len(plan), packing.tokens) if tokens is None else tokens
+    groups = [sequence_groups(plan, lengths, m, packing=packing) for m in range(plan.micro_batches)]
+    for of_micro_batch in groups:
+        check_nested(of_micro_batch, plan.ranks)
+    return [_rank_order(plan, rank, vision_gathers, language_gathers, groups) for rank in range(plan.ranks)]
 
 
-def first_difference(traces: Sequence[Sequence[str]]) -> str | None:
+def first_difference(traces: Sequence[Sequence[str]], ranks: Sequence[int] | None = None) -> str | None:
     """Where recorded traces of one group's members part, in words; None where they are equal.
 
     Args:
         traces: what each rank issued, in order.
+        ranks: the members; by default 0, 1, …
     """
+    members = range(len(traces)) if ranks is None else ranks
     longest = max((len(trace) for trace in traces), default=0)
     for index in range(longest):
         issued = [trace[index] if index < len(trace) else "nothing" for trace in traces]
-        other = next((rank for rank, name in enumerate(issued) if name != issued[0]), None)
+        other = next((member for member, name in enumerate(issued) if name != issued[0]), None)
         if other is not None:
-            return f"collective {index}: rank 0 issued {issued[0]}, rank {other} issued {issued[other]}"
+            first, second = f"rank {members[0]} issued {issued[0]}", f"rank {members[other]} issued {issued[other]}"
+            return f"collective {index}: {first}, {second}"
     return None
 
 
-def _rank_order(plan: StepPlan, rank: int, vision_gathers: int, language_gathers: int) -> list[Collective]:
+def first_group_difference(traces: Sequence[Sequence[tuple[tuple[int, ...], str]]]) -> str | None:
+    """Where recorded traces of collectives of several groups part, in words; None where every group's are equal.
+
+    Collectives of all ranks are compared first, then each smaller group's among its members.
+
+    Args:
+        traces: what each rank issued, in order: the ranks of its group (empty: all) and its name.
+    """
+    groups = sorted(
+        {ranks for trace in traces for ranks, _ in trace}, key=lambda ranks: (bool(ranks), -len(ranks), ranks)
+    )
+    for ranks in groups:
+        members = ranks or range(len(traces))
+        of_group = [[name for group, name in traces[member] if group == ranks] for member in members]
+        found = first_difference(of_group, members)
+        if found:
+            return f"in the group of ranks {list(ranks)}, counted within it, {found}" if ranks else found
+    return None
+
+
+def _rank_order(
+    plan: StepPlan,
+    rank: int,
+    vision_gathers: int,
+    language_gathers: int,
+    groups: Sequence[Sequence[SequenceGroup]],
+) -> list[Collective]:
     everyone = tuple(range(plan.ranks))
     order: list[Collective] = []
     for index in range(plan.micro_batches):
-        forward = [f"vision gather {n}" for n in range(vision_gathers)]
+        meetings = [(f"vision gather {n}", everyone) for n in range(vision_gathers)]
         if bool((plan.units.micro_batch == index).any()):
-            forward.append("embeddings")
-        forward += [f"language gather {n}" for n in range(language_gathers)]
-        meetings = [(name, everyone) for name in forward] + _sequence_groups(plan, rank, index)
+            meetings.append(("embeddings", everyone))
+        own = [group for group in groups[index] if rank in group.ranks]
+        for layer in range(max(1, language_gathers)):
+            if language_gathers:
+                meetings.append((f"language gather {layer}", everyone))
+            meetings += [(f"layer {layer}: {name}", ranks) for name, ranks in _head_exchanges(own)]
         order += [Collective(f"micro-batch {index}: {name} forward", ranks) for name, ranks in meetings]
         order += [Collective(f"micro-batch {index}: {name} backward", ranks) for name, ranks in reversed(meetings)]
     return order
 
 
-def _sequence_groups(plan: StepPlan, rank: int, micro_batch: int) -> list[tuple[str, tuple[int, ...]]]:
-    """The sharded samples ``rank`` takes part in; groups nest, so highest degree first is one order for all."""
-    last = plan.rank + plan.degree
-    mine = (plan.micro_batch == micro_batch) & (plan.degree > 1) & (plan.rank <= rank) & (rank < last)
-    rows = np.flatnonzero(mine)
-    rows = rows[np.lexsort((rows, -plan.degree[rows]))]
-    return [(f"sample {row}", tuple(range(int(plan.rank[row]), int(last[row])))) for row in rows.tolist()]
+def _head_exchanges(own: Sequence[SequenceGroup]) -> list[tuple[str, tuple[int, ...]]]:
+    """The exchanges one layer's attention starts on a rank of these groups, in order."""
+    started = {"scatter": "to heads", "attend": "to tokens"}
+    return [
+        (f"samples {list(own[index].rows)} {started[step]}", tuple(own[index].ranks))
+        for step, index in attention_schedule(len(own))
+        if step in started
+    ]
 
 
 def _stuck(sequences: Sequence[Sequence[Collective]], at: Sequence[int]) -> str:

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import InvalidPlanError
+from trimtab.planning.sequence_slices import DEFAULT_PACKING, sequence_groups
+from trimtab.planning.visual_pieces import visual_pieces
 from trimtab.schema.metadata import BatchMetadata
 from trimtab.schema.plans import StepPlan
 from trimtab.schema.routes import RoutePlan
+from trimtab.schema.sequences import SequencePacking
 
 
-def route_vision(plan: StepPlan, batch: BatchMetadata, micro_batch: int) -> RoutePlan:
+def route_vision(
+    plan: StepPlan,
+    batch: BatchMetadata,
+    micro_batch: int,
+    *,
+    placeholders: Mapping[int, NDArray[np.int64]] | None = None,
+    packing: SequencePacking = DEFAULT_PACKING,
+) -> RoutePlan:
     """Route of one micro-batch's vision embeddings, in merged tokens.
 
-    A rank's source tensor holds its units in ``plan.unit_rows(rank, micro_batch)`` order; its result holds the
-    visuals of its samples, ``plan.rows(rank, micro_batch)``, in sample and visual order with all their frames. A
-    visual shared by several samples is sent to each.
+    A rank's source tensor holds its units in ``plan.unit_rows(rank, micro_batch)`` order; its result holds the visual
+    tokens of what it holds of its samples (see ``held_slices``), in that order. A visual shared by several samples is
+    sent to each; a visual that a cut goes through is sent in parts.
+
+    Args:
+        plan: of the step.
+        batch: its samples.
+        micro_batch: of the step.
+        placeholders: int64 [e] by row, where the visual tokens of a sharded sample stand in it. Samples left out are
+            taken to spread them evenly. ``local(rank)`` depends only on samples ``rank`` holds or encodes for.
+        packing: see ``sequence_groups``.
 
     Raises:
         InvalidPlanError: a visual is not encoded in this micro-batch, whole and once.
@@ -26,23 +46,26 @@ def route_vision(plan: StepPlan, batch: BatchMetadata, micro_batch: int) -> Rout
     frame_rows = batch.grid_thw[:, 1] * batch.grid_thw[:, 2] // batch.merge_size**2
     unit_rows = frame_rows[plan.units.visual[units]] * (plan.units.frame_stop - plan.units.frame_start)[units]
     unit_rank = plan.units.rank[units]
-    source_rows, source_start = _stack(unit_rows, unit_rank, plan.ranks)
+    source_rows, unit_start = _stack(unit_rows, unit_rank, plan.ranks)
 
-    visuals = np.flatnonzero(plan.micro_batch[batch.sample_of_visual] == micro_batch)
-    visual_rank = plan.rank[batch.sample_of_visual[visuals]]
-    order = np.lexsort((visuals, visual_rank))
-    visuals, visual_rank = visuals[order], visual_rank[order]
-    destination_rows, visual_start = _stack(batch.visual_tokens[visuals], visual_rank, plan.ranks)
+    groups = sequence_groups(plan, batch.tokens, micro_batch, packing=packing)
+    visuals, starts, stops, piece_rank = visual_pieces(plan, batch, micro_batch, groups, placeholders or {})
+    destination_rows, piece_start = _stack(stops - starts, piece_rank, plan.ranks)
 
-    unit, visual = _pairs(batch, plan, units, visuals)
-    offset = plan.units.frame_start[units[unit]] * frame_rows[visuals[visual]]
+    unit, piece = _pairs(batch, plan, units, visuals)
+    _check_whole(batch, plan, units[unit], visuals[piece], micro_batch)
+    offset = plan.units.frame_start[units[unit]] * frame_rows[visuals[piece]]
+    first = np.maximum(offset, starts[piece])
+    rows = np.minimum(offset + unit_rows[unit], stops[piece]) - first
+    kept = rows > 0
+    unit, piece, offset, first, rows = unit[kept], piece[kept], offset[kept], first[kept], rows[kept]
     return RoutePlan(
         ranks=plan.ranks,
-        rows=unit_rows[unit],
+        rows=rows,
         source_rank=unit_rank[unit],
-        source_start=source_start[unit],
-        destination_rank=visual_rank[visual],
-        destination_start=visual_start[visual] + offset,
+        source_start=unit_start[unit] + first - offset,
+        destination_rank=piece_rank[piece],
+        destination_start=piece_start[piece] + first - starts[piece],
         source_rows=source_rows,
         destination_rows=destination_rows,
     )
@@ -103,25 +126,21 @@ def _pairs(
     count = np.searchsorted(unit_keys[by_key], keys, side="right") - first
     visual = np.repeat(np.arange(len(visuals)), count)
     within = np.arange(len(visual)) - np.repeat(np.cumsum(count) - count, count)
-    unit = by_key[np.repeat(first, count) + within]
-    _check_whole(batch, plan, units[unit], visuals, visual)
-    return unit, visual
+    return by_key[np.repeat(first, count) + within], visual
 
 
 def _check_whole(
-    batch: BatchMetadata,
-    plan: StepPlan,
-    unit: NDArray[np.int64],
-    visuals: NDArray[np.int64],
-    visual: NDArray[np.int64],
+    batch: BatchMetadata, plan: StepPlan, unit: NDArray[np.int64], visual: NDArray[np.int64], micro_batch: int
 ) -> None:
-    frames = np.zeros(len(visuals), dtype=np.int64)
-    np.add.at(frames, visual, (plan.units.frame_stop - plan.units.frame_start)[unit])
-    expected = batch.grid_thw[visuals, 0]
-    wrong = np.flatnonzero(frames != expected)
+    """Check that the units paired with each visual of the micro-batch hold as many frames as it has."""
+    paired = np.unique(np.stack([unit, visual]), axis=1)  # a visual in several pieces meets its units in each
+    frames = np.zeros(batch.num_visuals, dtype=np.int64)
+    np.add.at(frames, paired[1], (plan.units.frame_stop - plan.units.frame_start)[paired[0]])
+    needed = plan.micro_batch[batch.sample_of_visual] == micro_batch
+    wrong = np.flatnonzero(needed & (frames != batch.grid_thw[:, 0]))
     if len(wrong):
         row = int(wrong[0])
         raise InvalidPlanError(
-            f"visual {int(visuals[row])} of sample {batch.sample_ids[int(batch.sample_of_visual[visuals[row]])]}: "
-            f"{int(frames[row])} of {int(expected[row])} frames are encoded in its micro-batch"
+            f"visual {row} of sample {batch.sample_ids[int(batch.sample_of_visual[row])]}: "
+            f"{int(frames[row])} of {int(batch.grid_thw[row, 0])} frames are encoded in its micro-batch"
         )

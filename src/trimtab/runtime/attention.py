@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
 from trimtab.errors import SettingsError
+from trimtab.runtime.ulysses import ShardedSequences, sharded_attention
+from trimtab.runtime.varlen import varlen_attention
 
 PACKED_ATTENTION = "trimtab_packed"
 
@@ -24,13 +24,14 @@ def use_packed_attention(model: PreTrainedModel) -> None:
     """Make the language model attend within ``packed_lengths``; the vision tower keeps its own attention.
 
     Raises:
-        SettingsError: the model has no separate language configuration.
+        SettingsError: the model has parts beside a language model, but no separate language configuration.
     """
-    if "text_config" not in getattr(model.config, "sub_configs", {}):
-        raise SettingsError(f"{type(model).__name__} has no text_config; use a vision-language model")
+    parts = getattr(model.config, "sub_configs", {})
+    if parts and "text_config" not in parts:
+        raise SettingsError(f"{type(model).__name__} has no text_config; use a vision-language or a text model")
     AttentionInterface.register(PACKED_ATTENTION, packed_attention)
     AttentionMaskInterface.register(PACKED_ATTENTION, _no_mask)
-    model.set_attn_implementation({"text_config": PACKED_ATTENTION})
+    model.set_attn_implementation({"text_config": PACKED_ATTENTION} if parts else PACKED_ATTENTION)
 
 
 def packed_attention(
@@ -42,9 +43,10 @@ def packed_attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     packed_lengths: tuple[int, ...] | None = None,
+    sharded_sequences: ShardedSequences | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention within each segment of a pack.
+    """Causal attention within each segment of a pack, some of them shared with other ranks.
 
     Args:
         module: the attention layer; unused.
@@ -54,23 +56,28 @@ def packed_attention(
         attention_mask: always None, since the segments say who sees whom.
         scaling: softmax scale.
         dropout: attention dropout probability.
-        packed_lengths: segment lengths, summing to L.
+        packed_lengths: lengths of the segments this rank holds alone, which end the pack.
+        sharded_sequences: those it shares with others, which begin it.
 
     Returns:
         [1, L, Hq, D] and None (no attention weights).
 
     Raises:
-        ValueError: the lengths are missing or do not sum to L.
+        ValueError: the lengths are missing, or do not sum to L together with the tokens held of shared sequences.
     """
     length = query.shape[2]
-    if packed_lengths is None or sum(packed_lengths) != length:
-        raise ValueError(f"packed_lengths {packed_lengths} must sum to the sequence length {length}")
-    grouped = query.shape[1] != key.shape[1]
-    outputs = [
-        F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=scaling, enable_gqa=grouped)
-        for q, k, v in zip(*(part.split(packed_lengths, dim=2) for part in (query, key, value)), strict=True)
-    ]
-    return torch.cat(outputs, dim=2).transpose(1, 2).contiguous(), None
+    shared = sum(sharded_sequences.held_tokens) if sharded_sequences else 0
+    if packed_lengths is None or sum(packed_lengths) + shared != length:
+        beside = f" with {shared} tokens of shared sequences" if shared else ""
+        raise ValueError(f"packed_lengths {packed_lengths}{beside} must sum to the sequence length {length}")
+    query, key, value = (part[0].transpose(0, 1) for part in (query, key, value))
+    if sharded_sequences and sharded_sequences.groups:
+        attended = sharded_attention(
+            query, key, value, sharded_sequences, packed_lengths, scaling=scaling, dropout=dropout
+        )
+    else:
+        attended = varlen_attention(query, key, value, packed_lengths, scaling=scaling, dropout=dropout)
+    return attended[None].contiguous(), None
 
 
 def _no_mask(*_: Any, **__: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -10,7 +11,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from trimtab.errors import SettingsError
+from trimtab.errors import InvalidPlanError, SettingsError
+from trimtab.planning.sequence_groups import GroupFamily
+from trimtab.runtime.flight import Lane
+from trimtab.schema.sequences import SequenceGroup
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -62,6 +66,63 @@ def ranks_of_default_group(device: torch.device, *, timeout_s: float) -> Ranks:
     mesh = init_device_mesh(device.type, (world.size(),), mesh_dim_names=("data",))
     control = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
     return Ranks(rank=world.rank(), size=world.size(), device=device, mesh=mesh, data=mesh.get_group(), control=control)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class NodeGroups:
+    """The nested groups a rank shares sequences in.
+
+    Attributes:
+        rank: of this process among the ranks of the family.
+        by_degree: its group of each degree above 1; none for a rank left over at that degree.
+        lane: where their exchanges run.
+    """
+
+    rank: int
+    by_degree: Mapping[int, dist.ProcessGroup]
+    lane: Lane
+
+    def of(self, group: SequenceGroup) -> dist.ProcessGroup:
+        """The process group of a sequence group.
+
+        Raises:
+            InvalidPlanError: this rank has no such group.
+        """
+        found = self.by_degree.get(group.degree)
+        if found is None or self.rank not in group.ranks or found.rank() != self.rank - group.first_rank:
+            raise InvalidPlanError(
+                f"sample {group.rows[0]}: rank {self.rank} has no group of {group.degree} ranks that begins at rank "
+                f"{group.first_rank}; it has groups of {sorted(self.by_degree)} ranks"
+            )
+        return found
+
+
+def node_groups(
+    family: GroupFamily, parent: dist.ProcessGroup, device: torch.device, *, timeout_s: float, overlap: bool = True
+) -> NodeGroups:
+    """Make every group of a family and exchange a value in each; a collective of ``parent``.
+
+    Connections and communicators exist then, and are not made in the middle of a step by some ranks alone.
+
+    Args:
+        family: the nodes, of ranks of ``parent``.
+        parent: all ranks.
+        device: of the tensors exchanged.
+        timeout_s: longest wait for another rank.
+        overlap: see ``Lane``.
+    """
+    global_ranks, rank = dist.get_process_group_ranks(parent), parent.rank()
+    by_degree = {}
+    for degree in reversed(family.degrees):
+        for node in family.nodes(degree) if degree > 1 else ():
+            made = dist.new_group([global_ranks[member] for member in node], timeout=timedelta(seconds=timeout_s))
+            if rank in node:
+                assert isinstance(made, dist.ProcessGroup)
+                by_degree[degree] = made
+    for degree, group in by_degree.items():
+        sent = torch.ones(degree, device=device)
+        dist.all_to_all_single(torch.empty_like(sent), sent, group=group)
+    return NodeGroups(rank=rank, by_degree=by_degree, lane=Lane(device, overlap=overlap))
 
 
 def _device() -> torch.device:

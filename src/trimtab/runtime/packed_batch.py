@@ -8,22 +8,27 @@ import torch
 from torch import Tensor
 
 from trimtab.schema.routes import LocalRoute
+from trimtab.schema.sequences import SequenceGroup
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PackedBatch:
     """What one rank runs in one micro-batch (L tokens, K loss tokens, P patches, U vision units, E visual tokens).
 
-    A rank with no sample in a micro-batch holds one padding token with no loss, so that every rank runs every layer.
+    Its tokens of shared sequences come first, group by group, then its whole samples. A rank with no token in a
+    micro-batch holds one padding token with no loss, so that every rank runs every layer.
 
     Attributes:
         input_ids: int64 [1, L].
         position_ids: int64 [3, 1, L], multimodal rotary positions, each sample counted from its own start.
-        packed_lengths: tokens of each sample; sums to L.
-        loss_positions: int64 [K], positions whose logits predict a loss token (already shifted within the sample).
+        packed_lengths: tokens of each whole sample.
+        sequence_groups: the shared sequences, highest degree first.
+        loss_positions: int64 [K], positions whose logits predict a loss token (shifted within the sample before it is
+            cut, so the token predicted may lie on the next rank).
         targets: int64 [K], the tokens predicted.
         loss_weights: float [K].
         loss_rows: int64 [K], row in the step's batch of the sample each loss token belongs to.
+        loss_places: int64 [K], place of each loss token among those of its sample.
         pixel_values: float [P, patch_dim], patches of the units this rank encodes, or of one dummy image.
         unit_grid_thw: int64 [U, 3] (one dummy row where the rank encodes nothing).
         visual_is_video: bool [E], for each visual token of this pack in order.
@@ -33,10 +38,12 @@ class PackedBatch:
     input_ids: Tensor
     position_ids: Tensor
     packed_lengths: tuple[int, ...]
+    sequence_groups: tuple[SequenceGroup, ...]
     loss_positions: Tensor
     targets: Tensor
     loss_weights: Tensor
     loss_rows: Tensor
+    loss_places: Tensor
     pixel_values: Tensor
     unit_grid_thw: Tensor
     visual_is_video: Tensor

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trimtab.errors import RankDisagreementError
-from trimtab.planning.collectives import first_difference
+from trimtab.planning.collectives import first_group_difference
+from trimtab.runtime.groups import NodeGroups
 
 _UNEVEN = ("alltoall", "gather_", "scatter_", "broadcast_", "send", "recv")
 
@@ -27,24 +28,36 @@ class CollectiveTrace(TorchDispatchMode):
     Args:
         control: gloo group of the ranks whose collectives must be alike, used for nothing else.
         before_launch: compare each collective before it is launched, so that ranks that would wait for ever raise
-            instead. Only for collectives of groups as large as ``control``; False: compare at the end only.
+            instead. Only for collectives of groups as large as ``control`` or of ``nodes``; False: compare at the end
+            only.
+        nodes: smaller groups of the same ranks, made for this alone (``node_groups`` with a short ``timeout_s``, after
+            which a rank that waits in one says so). Collectives of smaller groups are compared within each group.
     """
 
-    def __init__(self, control: dist.ProcessGroup, *, before_launch: bool = True) -> None:
+    def __init__(
+        self, control: dist.ProcessGroup, *, before_launch: bool = True, nodes: NodeGroups | None = None
+    ) -> None:
         super().__init__()
         self.issued: list[str] = []
+        self.groups: list[tuple[int, ...]] = []
+        """Of each issued collective, the ranks; empty for one of all of them, or of one rank alone."""
         self._control = control
         self._before_launch = before_launch
+        self._nodes = nodes.by_degree if nodes else {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """See ``TorchDispatchMode``."""
         if getattr(func, "namespace", "") == "c10d":
-            size = _group_size(args)
+            ranks = _group_ranks(args)
+            size = len(ranks)
             self.issued.append(_signature(func, args, size))
+            self.groups.append(ranks if 1 < size < self._control.size() else ())
             if self._before_launch and size == self._control.size():
                 self._compare(self.issued[-1:])
+            elif self._before_launch and size in self._nodes:
+                self._compare_within(self._nodes[size])
         return func(*args, **(kwargs or {}))
 
     def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
@@ -55,7 +68,9 @@ class CollectiveTrace(TorchDispatchMode):
         """
         super().__exit__(kind, value, traceback)
         if kind is None:
-            self._compare(self.issued, end=True)
+            everyone = [name for name, ranks in zip(self.issued, self.groups, strict=True) if not ranks]
+            self._compare(everyone, end=True)
+            self._compare_groups()
 
     def _compare(self, recent: list[str], *, end: bool = False) -> None:
         ranks = self._control.size()
@@ -64,12 +79,38 @@ class CollectiveTrace(TorchDispatchMode):
         dist.all_gather_single(digests, torch.tensor([digest]), group=self._control)
         if bool((digests == digest).all()) and len(set(digests.tolist())) == 1:
             return
-        traces: list[list[str]] = [[] for _ in range(ranks)]
-        dist.all_gather_object(traces, self.issued, group=self._control)
         raise RankDisagreementError(
-            f"ranks issue different collectives: {first_difference(traces)}; every rank must run the same layers in "
+            f"ranks issue different collectives: {self._difference()}; every rank must run the same layers in "
             "the same order, with a padding sample where it has none"
         )
+
+    def _compare_within(self, node: dist.ProcessGroup) -> None:
+        """Compare the last collective with the node's other ranks; a rank that waits too long tells everyone."""
+        digest = hash_of(self.issued[-1:])
+        digests = torch.empty(node.size(), dtype=torch.int64)
+        try:
+            dist.all_gather_single(digests, torch.tensor([digest]), group=node)
+        except RuntimeError:  # the others are elsewhere
+            digests.zero_()
+        if not bool((digests == digest).all()):
+            self._compare([f"rank {self._control.rank()} found a difference"])
+
+    def _compare_groups(self) -> None:
+        """Compare what was issued in groups of some ranks; all ranks take part."""
+        differs = torch.tensor([float(self._difference() is not None)])
+        dist.all_reduce(differs, group=self._control)
+        if float(differs):
+            raise RankDisagreementError(
+                f"ranks issue different collectives: {self._difference()}; ranks that share a sequence must run its "
+                "exchanges in one order"
+            )
+
+    def _difference(self) -> str | None:
+        """In words, where this run's traces part; gathers them from all ranks."""
+        own = list(zip(self.groups, self.issued, strict=True))
+        traces: list[list[tuple[tuple[int, ...], str]]] = [[] for _ in range(self._control.size())]
+        dist.all_gather_object(traces, own, group=self._control)
+        return first_group_difference(traces)
 
 
 def hash_of(names: list[str]) -> int:
@@ -95,12 +136,12 @@ def _tensors(value: Any) -> list[Tensor]:
     return []
 
 
-def _group_size(args: tuple[Any, ...]) -> int:
+def _group_ranks(args: tuple[Any, ...]) -> tuple[int, ...]:
     unbox: Callable[[Any], dist.ProcessGroup] = dist.ProcessGroup.unbox
     for value in args:
         if isinstance(value, torch.ScriptObject):
             try:
-                return int(unbox(value).size())
+                return tuple(dist.get_process_group_ranks(unbox(value)))
             except (RuntimeError, TypeError):  # a reduction operator, not a group
                 continue
-    return 0
+    return ()

@@ -1,7 +1,7 @@
 """A Transformers vision-language model whose vision work is spread over ranks by the plan. It is the FSDP root.
 
 forward: encode this rank's vision units -> embeddings to the ranks that hold their placeholders -> language model on
-this rank's pack -> loss of each loss token.
+this rank's pack, sharded sequences attending together with the ranks that share them -> loss of each loss token.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from trimtab.errors import UnknownModelError
+from trimtab.errors import SettingsError, UnknownModelError
 from trimtab.runtime.attention import use_packed_attention
 from trimtab.runtime.exchange import exchange_rows, link
+from trimtab.runtime.groups import NodeGroups
 from trimtab.runtime.packed_batch import PackedBatch
+from trimtab.runtime.recomputation import check_recomputation
+from trimtab.runtime.ulysses import ShardedSequences, check_degrees
 
 Mark = Callable[[str], None]
 
@@ -41,23 +44,37 @@ class TokenScores:
 class BalancedVLM(nn.Module):
     """Runs ``PackedBatch``es; every call is a collective of ``group`` when any rank has vision units."""
 
-    def __init__(self, model: nn.Module, group: dist.ProcessGroup, mark: Mark | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        group: dist.ProcessGroup,
+        mark: Mark | None = None,
+        *,
+        nodes: NodeGroups | None = None,
+    ) -> None:
         """Wrap a model.
 
         Args:
             model: a Transformers VLM, or a PEFT model around one. Its attention is set to packed attention.
             group: the ranks that share vision work.
             mark: told which phase begins ("vision", "exchange", "language").
+            nodes: the groups that share sequences; None where every sample runs whole.
 
         Raises:
             UnknownModelError: the model cannot take vision outputs computed elsewhere.
+            SettingsError: the model's heads do not split evenly in such groups.
         """
         super().__init__()
         self.model = model
         self._group = group
         self._mark = mark or _ignore
+        self._nodes = nodes
         check_hooks(self.base)
         use_packed_attention(self.base)
+        if nodes:
+            text = self.base.config.get_text_config()
+            check_degrees(text.num_attention_heads, text.num_key_value_heads, nodes.by_degree)
+            self.base.get_input_embeddings().register_forward_hook(self._link_embeddings)
 
     @property
     def base(self) -> PreTrainedModel:
@@ -87,6 +104,7 @@ class BalancedVLM(nn.Module):
             logits_to_keep=batch.loss_positions,
             packed_lengths=batch.packed_lengths,
             use_cache=False,
+            **self._sharded(batch),
         )
         logits = output.logits[0]
         logits = logits if logits.dtype == torch.float64 else logits.float()
@@ -97,6 +115,24 @@ class BalancedVLM(nn.Module):
         loss = F.cross_entropy(logits, batch.targets, reduction="none")
         loss = loss if received is None else link(loss, received)
         return TokenScores(loss=loss, correct=logits.argmax(dim=-1) == batch.targets)
+
+    def _sharded(self, batch: PackedBatch) -> dict[str, ShardedSequences]:
+        if not batch.sequence_groups:
+            return {}
+        if self._nodes is None:
+            raise SettingsError("the plan shards sequences, but the model was wrapped without nodes=")
+        check_recomputation(self.base)
+        return {"sharded_sequences": ShardedSequences(batch.sequence_groups, self._nodes)}
+
+    def _link_embeddings(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        """Let gradients reach the first layer on ranks without visual tokens too, as they do on those with some.
+
+        Otherwise, with frozen embeddings, only some ranks would issue the exchanges of its backward.
+        """
+        core: Any = self.base.model
+        trains_vision = any(parameter.requires_grad for parameter in core.visual.parameters())
+        if trains_vision and torch.is_grad_enabled() and not output.requires_grad:
+            output.requires_grad_()
 
     def encode_visuals(self, batch: PackedBatch) -> Tensor | None:
         """[E, D * (1 + deepstack layers)]: embeddings of this pack's placeholders, wherever they were encoded.

@@ -43,25 +43,10 @@ def reply_logprobs(
         scores = model(
             pack.to(job.ranks.device), temperature=job.settings.rollout.temperature or 1.0, suppressed=job.suppressed
         )
-        found[token_places(pack.loss_rows, starts)] = -scores.loss.double().cpu()
+        found[starts[pack.loss_rows] + pack.loss_places] = -scores.loss.double().cpu()
     model.train(training)
     dist.all_reduce(found, group=job.ranks.control)  # zeros elsewhere: the sum is exact
     return found.numpy()
-
-
-def token_places(loss_rows: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-    """int64 [K], place of a pack's loss tokens among those of all replies.
-
-    Args:
-        loss_rows: int64 [K], reply of each token; the tokens of a reply are consecutive and in order.
-        starts: int64 [N], see ``token_starts``.
-    """
-    if not len(loss_rows):
-        return loss_rows
-    rows, counts = torch.unique_consecutive(loss_rows, return_counts=True)
-    first = torch.cumsum(counts, 0) - counts
-    within = torch.arange(len(loss_rows)) - first.repeat_interleave(counts)
-    return starts[rows].repeat_interleave(counts) + within
 
 
 @contextmanager

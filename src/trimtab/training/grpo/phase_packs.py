@@ -133,6 +133,7 @@ class PhasePacker:
             [media.patches[unit] for unit in plan.unit_rows(rank, micro_batch).tolist()],
             patch_dim=self._reader.geometry.patch_values,
             pad_token=self._reader.pad_token,
+            placeholders=self._reader.placeholders,
         )
 
     def _task(self, pending: PendingMedia, unit: int) -> DecodeTask:

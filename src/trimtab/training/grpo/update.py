@@ -18,7 +18,6 @@ from trimtab.runtime.packed_batch import PackedBatch
 from trimtab.schema.metadata import BatchMetadata
 from trimtab.schema.plans import StepPlan
 from trimtab.training.grpo.experience import Experience, Scored, token_starts
-from trimtab.training.grpo.inference import token_places
 from trimtab.training.grpo.job import GRPOJob
 from trimtab.training.grpo.objective import TokenBatch, counted, policy_objective
 from trimtab.training.grpo.together import together
@@ -130,7 +129,7 @@ def _backward(
     """Gradients of one mini-batch; returns this rank's sums of loss, clipped tokens, divergence and tokens."""
     objective, ranks = job.settings.objective, job.ranks
     tokens = sum(len(pack.targets) for pack in mini_batch.packs)
-    sequences = sum(len(pack.loss_rows.unique()) for pack in mini_batch.packs)
+    sequences = sum(int((pack.loss_places == 0).sum()) for pack in mini_batch.packs)  # once each, shared or not
     agreement = agree_on_step(
         group=ranks.control,
         step=step,
@@ -155,7 +154,7 @@ def _tokens_of(
     experience: Experience, scored: Scored, mini_batch: MiniBatch, pack: PackedBatch, like: torch.Tensor
 ) -> TokenBatch:
     rows = torch.from_numpy(mini_batch.rows)[pack.loss_rows]
-    places = token_places(rows, torch.from_numpy(token_starts(experience.reply_tokens)))
+    places = torch.from_numpy(token_starts(experience.reply_tokens))[rows] + pack.loss_places
 
     def moved(values: NDArray[Any], index: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(values)[index].to(like.device, like.dtype)
