@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from trimtab.errors import InfeasibleError, SettingsError
@@ -60,6 +63,16 @@ def test_two_samples_and_more_ranks_are_packed_too() -> None:
     assert packed(4, samples=2).rows(0).tolist() != []
 
 
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [({}, 8), ({"max_samples": 3}, 3), ({"tokens": 66_000, "max_samples": 5}, 5), ({"method": "isf"}, 8)],
+)
+def test_no_pack_holds_more_samples_than_the_cap(settings: dict[str, Any], most: int) -> None:
+    sampler = packed(2, **settings)
+    for step in range(sampler.steps_per_epoch):
+        assert np.bincount(sampler.pack_of(step)).max() <= most
+
+
 def test_a_sample_no_pack_can_hold_is_named() -> None:
     with pytest.raises(InfeasibleError, match=r"sample image-heavy/\d+: tokens=\d+ exceeds its cap of 40000"):
         packed(2, tokens=40_000)
@@ -73,7 +86,9 @@ def test_packing_that_is_off_packs_nothing() -> None:
         packed(2, method="off")
 
 
-@pytest.mark.parametrize(("name", "value"), [("tokens", 0), ("samples_per_pack", 0), ("pool", 1), ("window", 0)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("tokens", 0), ("samples_per_pack", 0), ("max_samples", 0), ("pool", 1), ("window", 0)]
+)
 def test_numbers_out_of_range_are_named(name: str, value: int) -> None:
     with pytest.raises(SettingsError, match=rf"packing\.{name}={value} must be at least"):
         PackingSettings(**{name: value})  # type: ignore[arg-type]

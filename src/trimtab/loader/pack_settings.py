@@ -20,6 +20,9 @@ class PackingSettings:
         tokens: hard cap on a pack's language-model tokens, text and visual.
         patches: hard cap on a pack's vision patches, before merging. With neither cap both are chosen from the data.
         samples_per_pack: samples a pack holds on average, where caps are chosen.
+        max_samples: hard cap on the samples of a pack; None: twice ``samples_per_pack`` where caps are chosen, else
+            none. Without one a pack of tiny samples may hold a hundred, one of large samples a single one, and a step
+            that averages over its own tokens weighs a sample by the company it has.
         window: steps within which packs are exchanged to make those of one step alike ("best").
         pool: samples packed together ("best").
         on_oversized: what to do with samples no pack can hold: "raise", or "skip" and list them.
@@ -31,6 +34,7 @@ class PackingSettings:
     tokens: int | None = None
     patches: int | None = None
     samples_per_pack: int = 4
+    max_samples: int | None = None
     window: int = _DEFAULTS.window
     pool: int = _DEFAULTS.pool
     on_oversized: Literal["raise", "skip"] = "raise"
@@ -41,7 +45,8 @@ class PackingSettings:
         Raises:
             SettingsError: a number is out of range.
         """
-        for name, least in (("tokens", 1), ("patches", 1), ("samples_per_pack", 1), ("window", 1), ("pool", 2)):
+        ones = ("tokens", "patches", "samples_per_pack", "max_samples", "window")
+        for name, least in (*((name, 1) for name in ones), ("pool", 2)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise SettingsError(f"packing.{name}={value} must be at least {least}")

@@ -47,8 +47,8 @@ def pack_table(
     """
     batch = table.batch()
     samples = SampleLoads.from_batch(batch, cost_model(batch) if cost_model else None)
-    patches, tokens = _caps(samples, settings, seed)
-    problem = samples.problem(patches=patches, tokens=tokens)
+    patches, tokens, most = _caps(samples, settings, seed)
+    problem = samples.problem(patches=patches, tokens=tokens, samples=most)
     return PackSampler(
         problem,
         ranks=ranks,
@@ -60,13 +60,14 @@ def pack_table(
     )
 
 
-def _caps(samples: SampleLoads, settings: PackingSettings, seed: int) -> tuple[int | None, int | None]:
+def _caps(samples: SampleLoads, settings: PackingSettings, seed: int) -> tuple[int | None, int | None, int | None]:
+    """Caps on patches, tokens and samples."""
     if settings.patches is not None or settings.tokens is not None:
-        return settings.patches, settings.tokens
+        return settings.patches, settings.tokens, settings.max_samples
     batch = min(settings.samples_per_pack, len(samples))
     ranks = min(_RANKS_TRIED, len(samples) // max(1, batch))
     choice = choose_caps(samples, batch=batch, ranks=ranks, settings=settings.packer, seed=seed)
-    return choice.patches, choice.tokens
+    return choice.patches, choice.tokens, settings.max_samples or 2 * settings.samples_per_pack
 
 
 def _packs_of_a_rank(

@@ -61,17 +61,24 @@ class SampleLoads:
             language_ns=None if self.language_ns is None else self.language_ns[rows],
         )
 
-    def problem(self, *, patches: int | None, tokens: int | None, cost_ns: int | None = None) -> PackProblem:
+    def problem(
+        self, *, patches: int | None, tokens: int | None, cost_ns: int | None = None, samples: int | None = None
+    ) -> PackProblem:
         """The packing problem under these caps; loads without a cap, the cost for one, still match packs over ranks.
+
+        ``samples`` caps how many samples a pack holds, which keeps the number of samples of a step from varying with
+        their size.
 
         Raises:
             SettingsError: no cap is set, or one is below 1, or the cost is capped and no model is known.
         """
         columns = {"patches": self.patches}
+        if samples is not None:
+            columns["samples"] = np.ones_like(self.patches)
         if self.cost_ns is not None:
             columns["cost_ns"] = self.cost_ns
         columns["tokens"] = self.tokens  # last, where ISF looks for them
-        caps = {"patches": patches, "cost_ns": cost_ns, "tokens": tokens}
+        caps = {"patches": patches, "samples": samples, "cost_ns": cost_ns, "tokens": tokens}
         return PackProblem.from_columns(columns, {name: cap for name, cap in caps.items() if cap is not None})
 
     def of_packs(self, packs: Packs) -> DeviceLoads:
