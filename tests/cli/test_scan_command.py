@@ -47,6 +47,15 @@ def test_scan_writes_the_table_and_tells_what_was_bad(
     assert table.grid_thw.tolist() == [[1, 14, 14]]
 
 
+def test_the_table_may_not_overwrite_the_dataset(
+    data: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = data.read_bytes()
+    assert main(["scan", str(data), "--model", str(checkpoint), "--out", str(data.parent / "." / data.name)]) == 2
+    assert "is the dataset itself" in capsys.readouterr().err
+    assert data.read_bytes() == before
+
+
 def test_json_is_one_object_and_nothing_else(data: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = data.parent / "meta.parquet"
     words = ["scan", str(data), "--model", str(checkpoint), "--out", str(out), "--on-bad-sample", "skip", "--json"]

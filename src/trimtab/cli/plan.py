@@ -79,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.demo:
         for name, value in _DEMO.items():
-            setattr(args, name, getattr(args, name) or value)
+            if getattr(args, name) is None:
+                setattr(args, name, value)
     _check(args)
     architecture = load_architecture(args.model)
     cluster = load_cluster(args.cluster or _DEFAULT_CLUSTER)

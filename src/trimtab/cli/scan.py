@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -49,6 +50,9 @@ def run(args: argparse.Namespace) -> int:
     if args.workers < 1:
         raise SettingsError(f"--workers {args.workers} must be at least 1")
     family, geometry = resolve_model(args)
+    for data in args.data:
+        if Path(data).resolve() == Path(args.out).resolve():
+            raise SettingsError(f"--out {args.out} is the dataset itself; give the table a path of its own")
     check_writable(args.out)
     from trimtab.loader.scan import Scanner
     from trimtab.loader.sources import open_dataset

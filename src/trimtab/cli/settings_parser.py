@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 import re
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar, get_origin, get_type_hints
 
 from jsonargparse import ArgumentError, ArgumentParser
 
+from trimtab.cli.settings_file import words_of_file
 from trimtab.errors import SettingsError
 
 Settings = TypeVar("Settings")
 
-_ASSIGNMENT = re.compile(r"^[A-Za-z_][\w.]*=")
+_ASSIGNMENT = re.compile(r"^(?:--)?(?P<name>[A-Za-z_][\w.]*)=(?P<value>.*)$", re.DOTALL)
 _SWITCH = re.compile(r"^--(?P<name>[\w.]+)$")
+_CONFIG = "config"
 
 
 def parse_settings(kind: type[Settings], arguments: Sequence[str], *, command: str) -> Settings:
@@ -21,6 +25,7 @@ def parse_settings(kind: type[Settings], arguments: Sequence[str], *, command: s
 
     Nested settings are written with dots (``balance.mode=off``); a switch alone (``--resume``) means true. Where the
     nested settings name a ``SHORT_FORM``, a plain value means that field (``packing=best``: ``packing.method=best``).
+    A single value stands for a list of one (``data=train.jsonl``).
 
     Args:
         kind: a frozen dataclass whose docstring describes its fields.
@@ -28,52 +33,76 @@ def parse_settings(kind: type[Settings], arguments: Sequence[str], *, command: s
         command: named in the usage text.
 
     Raises:
-        SettingsError: a field is unknown or its value of the wrong kind.
+        SettingsError: a field is unknown or its value of the wrong kind, or a file cannot be read.
     """
-    parser = ArgumentParser(prog=command, exit_on_error=False, description=(kind.__doc__ or "").splitlines()[0])
-    parser.add_argument("--config", action="config", help="YAML file of settings")
+    types = dict(_fields(kind))
+    parser = ArgumentParser(
+        prog=command,
+        exit_on_error=False,
+        allow_abbrev=False,  # balance.mod=off must not pass for balance.mode=off
+        description=(kind.__doc__ or "").splitlines()[0],
+    )
+    parser.add_argument("--config", metavar="FILE", help="YAML file of settings; arguments behind it win")
     parser.add_class_arguments(kind, as_group=False)
-    words = _with_dashes([_written_out(word, _short_forms(kind)) for word in arguments], switches=_boolean_fields(kind))
+    words = [_written_out(word, types) for word in _words(arguments, types)]
     try:
         parsed = parser.parse_args(words)
         values = parser.instantiate(parsed).as_dict()
-    except ArgumentError as error:
-        raise SettingsError(_one_line(str(error))) from error
-    values.pop("config", None)
+    except (ArgumentError, TypeError, ValueError) as error:
+        raise SettingsError(_told(str(error), types)) from error
+    values.pop(_CONFIG, None)
     return kind(**values)
 
 
-def _written_out(word: str, short_forms: dict[str, str]) -> str:
-    name, equals, value = word.removeprefix("--").partition("=")
-    if not equals or name not in short_forms or value.startswith("{"):
+def _fields(kind: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted name and type of every setting, nested ones too."""
+    hints = get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        of_field = hints[field.name]
+        yield f"{prefix}{field.name}", of_field
+        if dataclasses.is_dataclass(of_field) and isinstance(of_field, type):
+            yield from _fields(of_field, f"{prefix}{field.name}.")
+
+
+def _words(arguments: Sequence[str], types: dict[str, Any]) -> Iterator[str]:
+    """``--name=value`` words, files read in their place."""
+    rest = iter(range(len(arguments)))
+    for index in rest:
+        word, following = arguments[index], arguments[index + 1 : index + 2]
+        assignment, switch = _ASSIGNMENT.match(word), _SWITCH.match(word)
+        if switch and switch["name"] == _CONFIG and following:
+            yield from words_of_file(following[0])
+            next(rest)
+        elif assignment and assignment["name"] == _CONFIG:
+            yield from words_of_file(assignment["value"])
+        elif assignment:
+            yield f"--{assignment['name']}={assignment['value']}"
+        elif switch and types.get(switch["name"]) is bool and following[:1] not in (["true"], ["false"]):
+            yield f"{word}=true"
+        else:
+            yield word
+
+
+def _written_out(word: str, types: dict[str, Any]) -> str:
+    """Short forms and single values as what they stand for."""
+    assignment = _ASSIGNMENT.match(word)
+    if not assignment or assignment["name"] not in types:
         return word
-    return f"{name}.{short_forms[name]}={value}"
+    name, value = assignment["name"], assignment["value"]
+    short = getattr(types[name], "SHORT_FORM", None)
+    if short is not None and not value.startswith("{"):
+        return f"--{name}.{short}={value}"
+    if get_origin(types[name]) is tuple and value and not value.startswith("["):
+        return f"--{name}=[{value}]"
+    return word
 
 
-def _short_forms(kind: type) -> dict[str, str]:
-    """The field a plain value stands for, by name of the nested settings."""
-    fields = getattr(kind, "__dataclass_fields__", {})
-    short = {name: getattr(field.default_factory, "SHORT_FORM", None) for name, field in fields.items()}
-    return {name: field for name, field in short.items() if field is not None}
-
-
-def _with_dashes(arguments: Sequence[str], switches: set[str]) -> list[str]:
-    words = []
-    for index, word in enumerate(arguments):
-        switch = _SWITCH.match(word)
-        follows_value = index + 1 < len(arguments) and arguments[index + 1] in ("true", "false")
-        if _ASSIGNMENT.match(word):
-            word = f"--{word}"
-        elif switch and switch["name"] in switches and not follows_value:
-            word = f"{word}=true"
-        words.append(word)
-    return words
-
-
-def _boolean_fields(kind: type) -> set[str]:
-    fields = getattr(kind, "__dataclass_fields__", {})
-    return {name for name, field in fields.items() if field.type in (bool, "bool")}
-
-
-def _one_line(text: str) -> str:
-    return " ".join(part.strip() for part in text.splitlines() if part.strip())
+def _told(problem: str, types: dict[str, Any]) -> str:
+    """One line, with the nearest known name where one is unknown."""
+    line = " ".join(part.strip() for part in problem.splitlines() if part.strip())
+    unknown = re.search(r"[Uu]nrecogni[sz]ed arguments: --?(?P<name>[\w.]+)", line)
+    if not unknown:
+        return line
+    near = difflib.get_close_matches(unknown["name"], types, n=1, cutoff=0.6)
+    remedy = f"did you mean {near[0]}?" if near else "--help lists all settings"
+    return f"unknown setting {unknown['name']}; {remedy}"

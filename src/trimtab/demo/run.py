@@ -15,7 +15,6 @@ from trimtab.demo.dataset import DemoDataset, write_demo
 from trimtab.demo.model import write_model
 from trimtab.demo.scan import scan_dataset
 from trimtab.demo.settings import DemoSettings
-from trimtab.errors import TrainingError
 from trimtab.loader.settings import LoaderSettings
 from trimtab.report.comparison import Comparison
 from trimtab.report.comparison_table import comparison_table
@@ -50,7 +49,8 @@ def run_demo(options: DemoOptions, *, quiet: bool = False) -> dict[str, Any]:
     """Run it all and return what ``summary.json`` holds; prints it as a table unless ``quiet``.
 
     Raises:
-        TrimtabError: a step failed, or a signal stopped it.
+        TrimtabError: a step failed.
+        KeyboardInterrupt: a signal stopped it.
     """
     dataset, model = prepare(options)
     balanced = training_settings(options, dataset, model)
@@ -62,7 +62,7 @@ def run_demo(options: DemoOptions, *, quiet: bool = False) -> dict[str, Any]:
         evaluation=EvalSettings(),
     )
     if launch(train_by_turns, ByTurns(main=balanced, other=baseline)) != 0:
-        raise TrainingError("the demo was stopped; run it again")
+        raise KeyboardInterrupt  # a signal; the demo keeps no checkpoint and is run again
     accuracy = _accuracy(balanced.folder / "evaluation.json", dataset)
     comparison, summary = compare_runs(options.runs / NAME, {"accuracy": accuracy})
     if not quiet:

@@ -17,7 +17,8 @@ def run_whole_demo(supervised: DemoOptions, grpo: GRPODemoOptions, *, quiet: boo
         What ``summary.json`` holds.
 
     Raises:
-        TrimtabError: a step failed, or a signal stopped it.
+        TrimtabError: a step failed.
+        KeyboardInterrupt: a signal stopped it.
     """
     first = run_demo(supervised, quiet=quiet)
     summary = {**run_grpo_demo(grpo, quiet=quiet), "supervised": first}

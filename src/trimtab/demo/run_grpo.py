@@ -15,7 +15,6 @@ from trimtab.demo.dataset import DemoDataset, write_demo
 from trimtab.demo.grpo_settings import GRPODemoSettings
 from trimtab.demo.model import write_model
 from trimtab.demo.scan import scan_dataset
-from trimtab.errors import TrainingError
 from trimtab.loader.settings import LoaderSettings
 from trimtab.report.comparison import Comparison, compare
 from trimtab.report.comparison_table import comparison_table
@@ -59,7 +58,8 @@ def run_grpo_demo(options: GRPODemoOptions, *, quiet: bool = False) -> dict[str,
     """Run it all and return what ``summary.json`` holds; prints it as a table unless ``quiet``.
 
     Raises:
-        TrimtabError: a step failed, or a signal stopped it.
+        TrimtabError: a step failed.
+        KeyboardInterrupt: a signal stopped it.
     """
     start = start_settings(options, *prepare(options))
     _launched(launch(train, start))
@@ -181,7 +181,7 @@ def _replies(folder: Path) -> list[dict[str, Any]]:
 
 def _launched(code: int) -> None:
     if code != 0:
-        raise TrainingError("the demo was stopped; run it again")
+        raise KeyboardInterrupt  # a signal; the demo keeps no checkpoint and is run again
 
 
 def _print(comparison: Comparison, summary: dict[str, Any], folder: Path) -> None:

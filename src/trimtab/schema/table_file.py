@@ -21,6 +21,10 @@ from trimtab.schema.table import UNKNOWN, DatasetFile, MetadataTable
 _PREFIX = "trimtab."
 _FLAT_GRID = (1, 32, 32)
 _FLAT_MERGE = 2
+_MOST_TOKENS = 2**31 - 1
+_MOST_SIDE = 2**20
+_MOST_TILES = 50_000_000
+"""Larger sizes are mistakes: a visual has a grid of some hundred patches a side, a sample some thousand tiles."""
 _AXES = ("grid_t", "grid_h", "grid_w")
 _VISUAL = pa.struct(
     [
@@ -86,7 +90,8 @@ def read_table(path: str | Path) -> MetadataTable:
     if not source.is_file():
         raise MetadataError(f"{source}: no such file; write it with `trimtab scan`")
     try:
-        arrow = pyarrow.csv.read_csv(source) if source.suffix == ".csv" else pq.read_table(source)
+        is_text = source.suffix.lower() == ".csv"
+        arrow = pyarrow.csv.read_csv(source) if is_text else pq.read_table(source)
     except (pa.ArrowException, OSError) as error:
         raise MetadataError(f"{source}: not a readable Parquet or CSV file ({error}); restore it") from error
     try:
@@ -95,6 +100,10 @@ def read_table(path: str | Path) -> MetadataTable:
         return _from_flat(arrow)
     except MetadataError as error:
         raise MetadataError(f"{source}: {error}") from error
+    except (pa.ArrowException, ValueError, TypeError, KeyError) as error:
+        raise MetadataError(
+            f"{source}: a column or the file's metadata holds what no scan writes ({error}); scan the dataset again"
+        ) from error
 
 
 def _to_arrow(table: MetadataTable) -> pa.Table:
@@ -146,7 +155,7 @@ def _from_arrow(arrow: pa.Table) -> MetadataTable:
         **_sample_columns(arrow),
         visual_offsets=np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64),
         is_video=(kinds == "video").astype(np.bool_),
-        grid_thw=np.stack([_integers(f"visuals.{axis}", fields.get(axis)) for axis in _AXES], axis=1),
+        grid_thw=np.stack([_sizes(f"visuals.{axis}", fields.get(axis), _MOST_SIDE) for axis in _AXES], axis=1),
         sources=_present("visuals.source", fields.get("source")).cast(pa.string()),
         width=_or_unknown(fields.get("width"), len(visuals)),
         height=_or_unknown(fields.get("height"), len(visuals)),
@@ -164,6 +173,11 @@ def _from_flat(arrow: pa.Table) -> MetadataTable:
     if (tiles < 0).any():
         raise MetadataError(f"row {int(np.argmax(tiles < 0))}: vision_tiles={tiles.min()} is negative; correct it")
     count = int(tiles.sum())
+    if count > _MOST_TILES:
+        raise MetadataError(
+            f"vision_tiles add up to {count}, more than the {_MOST_TILES} a flat table may hold (row "
+            f"{int(tiles.argmax())} has {int(tiles.max())}); correct it, or plan a part of the table"
+        )
     unknown = np.full(count, UNKNOWN, dtype=np.int64)
     return MetadataTable(
         **_sample_columns(arrow),
@@ -181,10 +195,10 @@ def _from_flat(arrow: pa.Table) -> MetadataTable:
 
 
 def _sample_columns(arrow: pa.Table) -> dict[str, Any]:
-    text = _integers("text_tokens", _column(arrow, "text_tokens"))
+    text = _sizes("text_tokens", _column(arrow, "text_tokens"), _MOST_TOKENS)
     loss = text
     if "visuals" in arrow.column_names or "loss_tokens" in arrow.column_names:
-        loss = _integers("loss_tokens", _column(arrow, "loss_tokens"))
+        loss = _sizes("loss_tokens", _column(arrow, "loss_tokens"), _MOST_TOKENS)
     names, weight = _column(arrow, "sample_id"), _column(arrow, "loss_weight")
     if names is None:
         names = pa.array([str(row) for row in range(len(text))], pa.string())
@@ -217,6 +231,14 @@ def _integers(name: str, column: pa.Array | None) -> NDArray[np.int64]:
         return np.asarray(values.cast(pa.int64()).to_numpy(zero_copy_only=False), dtype=np.int64)
     except pa.ArrowInvalid as error:
         raise MetadataError(f"column {name} must hold whole numbers ({error}); correct it") from error
+
+
+def _sizes(name: str, column: pa.Array | None, most: int) -> NDArray[np.int64]:
+    values = _integers(name, column)
+    if (values > most).any():
+        row = int(np.argmax(values > most))
+        raise MetadataError(f"column {name} holds {int(values[row])} in row {row}, more than {most}; correct it")
+    return values
 
 
 def _or_unknown(column: pa.Array | None, length: int) -> NDArray[np.int64]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from trimtab.errors import SettingsError
 from trimtab.loader.pack_settings import PackingSettings
@@ -24,6 +24,8 @@ class BalanceSettings:
             checkpoint; "analytic" counts the architecture's FLOPs.
         max_degree: largest sequence-parallel degree.
     """
+
+    SHORT_FORM: ClassVar[str] = "mode"  # balance=off means balance.mode=off
 
     mode: Literal["off", "observe", "on"] = "on"
     sync: Sync = "layer"
@@ -80,6 +82,20 @@ class OptimizerSettings:
     max_grad_norm: float = 1.0
     max_skipped_steps: int = 10
 
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            SettingsError: a number is out of range.
+        """
+        for name in ("learning_rate", "warmup_steps", "weight_decay", "max_skipped_steps"):
+            check_least(f"optimizer.{name}", getattr(self, name), 0)
+        for name in ("final_share", "beta1", "beta2"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise SettingsError(f"optimizer.{name}={getattr(self, name)} must lie in [0, 1]")
+        if not self.max_grad_norm > 0:
+            raise SettingsError(f"optimizer.max_grad_norm={self.max_grad_norm} must be positive")
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoraSettings:
@@ -94,6 +110,16 @@ class LoraSettings:
     rank: int = 0
     alpha: float = 16.0
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            SettingsError: the rank is negative, or no layer is named.
+        """
+        check_least("lora.rank", self.rank, 0)
+        if self.rank and not self.targets:
+            raise SettingsError("lora.targets=[] adapts nothing; name layers, or set lora.rank=0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +142,7 @@ class EvalSettings:
         Raises:
             SettingsError: only one of data and table is given.
         """
+        check_least("evaluation.samples_per_step", self.samples_per_step, 1)
         if bool(self.data) != (self.table is not None):
             raise SettingsError("evaluation.data and evaluation.table go together; give both or neither")
 
@@ -180,9 +207,14 @@ class SFTSettings:
         Raises:
             SettingsError: a number is out of range.
         """
-        for name in ("steps", "samples_per_step"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name}={getattr(self, name)} must be at least 1")
+        for name, least in (("steps", 1), ("samples_per_step", 1), ("checkpoint_every", 0), ("seed", 0)):
+            check_least(name, getattr(self, name), least)
+        if not self.data:
+            raise SettingsError("data=[] names no dataset file; name those the table was scanned from")
+        if not self.timeout_s > 0:
+            raise SettingsError(f"timeout_s={self.timeout_s} must be positive")
+        if self.name in ("", ".", "..") or Path(self.name).name != self.name:
+            raise SettingsError(f"name={self.name!r} must be one folder's name under runs={self.runs}")
         if self.max_tokens_per_micro_batch is not None and self.max_tokens_per_micro_batch < 1:
             raise SettingsError(
                 f"max_tokens_per_micro_batch={self.max_tokens_per_micro_batch} must be at least 1, or null for no limit"
@@ -193,9 +225,8 @@ class SFTSettings:
                 "set packing.tokens instead"
             )
         for name in ("ranks", "stop_after"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise SettingsError(f"{name}={value} must be at least 1")
+            if getattr(self, name) is not None:
+                check_least(name, getattr(self, name), 1)
 
     @property
     def last_step(self) -> int:
@@ -206,3 +237,9 @@ class SFTSettings:
     def folder(self) -> Path:
         """Where this run's files go."""
         return self.runs / self.name / self.balance.variant
+
+
+def check_least(name: str, value: float, least: float) -> None:
+    """Raise a SettingsError that names a setting below its least value, or not a number."""
+    if not value >= least:
+        raise SettingsError(f"{name}={value} must be at least {least}")

@@ -40,6 +40,8 @@ def train(settings: SFTSettings, ranks: Ranks) -> bool:
     try:
         done = run.train_until(settings.last_step)
         run.save()
+        if not done:
+            run.say("--resume goes on from the checkpoint")
         if done and settings.last_step == settings.steps:
             run.finish()
     finally:
@@ -85,12 +87,16 @@ class SupervisedRun:
                 began = time.perf_counter()
                 self._record(loaded, outcome)
                 if outcome.stop:
-                    progress.say(f"stopped by a signal after step {step}; --resume goes on from the checkpoint")
+                    progress.say(f"stopped by a signal after step {step}")
                     return step + 1 == self._settings.last_step
                 every = self._settings.checkpoint_every
                 if every and (step + 1) % every == 0:
                     self.save()
         return True
+
+    def say(self, text: str) -> None:
+        """Tell the user, on the first rank."""
+        self._progress.say(text)
 
     def save(self) -> None:
         """Write a checkpoint of what was consumed."""
@@ -139,6 +145,7 @@ class SupervisedRun:
         else:
             table = job.reader.table.batch()
             costs = measure_costs(job.model, table, patch_dim=job.reader.geometry.patch_values, ranks=job.ranks)
+            job.clock.finish()  # measuring is no part of the first step
         if costs:
             job.cost_model = costs
         return costs

@@ -37,6 +37,8 @@ def train_grpo(settings: GRPOSettings, ranks: Ranks) -> bool:
     try:
         done = run.train_until(settings.last_step)
         run.save()
+        if not done:
+            run.say("--resume goes on from the checkpoint")
         if done and settings.last_step == settings.steps:
             run.finish()
     finally:
@@ -76,12 +78,16 @@ class GRPORun:
                 outcome = self._step(step)
                 self._record(step, outcome)
                 if outcome.stop:
-                    progress.say(f"stopped by a signal after step {step}; --resume goes on from the checkpoint")
+                    progress.say(f"stopped by a signal after step {step}")
                     return step + 1 == self._settings.last_step
                 every = self._settings.checkpoint_every
                 if every and (step + 1) % every == 0:
                     self.save()
         return True
+
+    def say(self, text: str) -> None:
+        """Tell the user, on the first rank."""
+        self._progress.say(text)
 
     def save(self) -> None:
         """Write a checkpoint of what was consumed."""
