@@ -101,7 +101,7 @@ def local_mean(group: dist.ProcessGroup, case: Case) -> float:
         return float(model(batch).sum() / max(1, len(batch.targets)))
 
 
-@pytest.mark.parametrize("model", ["text", "qwen3_vl"])
+@pytest.mark.parametrize("model", ["text", pytest.param("qwen3_vl", marks=pytest.mark.slow)])
 def test_recomputation_gives_the_same_gradients_bit_for_bit(rank_pool: RankPool, model: str) -> None:
     kept = rank_pool.run(4, run_sharded, case_of(model, placed=ON_FOUR))
     for how in ("reentrant", "plain", "no early stop"):
