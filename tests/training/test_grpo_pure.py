@@ -165,7 +165,12 @@ def test_settings_out_of_range_are_named(make: object, said: str) -> None:
 
 
 def grpo(**changes: object) -> GRPOSettings:
-    plain: dict[str, object] = {"model": "m", "data": (), "table": "t", "reward": RewardSettings(function="f.py:f")}
+    plain: dict[str, object] = {
+        "model": "m",
+        "data": ("d.jsonl",),
+        "table": "t",
+        "reward": RewardSettings(function="f.py:f"),
+    }
     return GRPOSettings(**{**plain, **changes})  # type: ignore[arg-type]
 
 
