@@ -10,7 +10,7 @@ import pytest
 
 from trimtab.cli import fit
 from trimtab.cost.rank_work import RankWork
-from trimtab.errors import MetadataError, SettingsError
+from trimtab.errors import MetadataError, SettingsError, TrimtabError
 
 
 def recorded_run(folder: Path, steps: int = 80, *, fixed: bool = False) -> Path:
@@ -59,6 +59,60 @@ def test_recorded_steps_give_their_coefficients(tmp_path: Path, capsys: pytest.C
 def test_several_runs_are_fitted_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(recorded_run(tmp_path / "one", 40), recorded_run(tmp_path / "two", 50) / "steps.jsonl", "--json") == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 86
+
+
+def test_computing_time_of_every_rank_is_preferred(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Wall times of these steps are nonsense; computing times are what was planted, one observation a rank."""
+    recorded_run(tmp_path, 30)
+    rows = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
+    for row in rows:
+        row |= {"compute_ms": {"language": row["rank_ms"]}, "phases_ms": {"language": [1.0, 1.0]}}
+    (tmp_path / "steps.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    assert run(tmp_path, "--json") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["b"] == pytest.approx(30_000, rel=0.02)
+    assert (printed["steps"], printed["observations"]) == (28, 56)
+
+
+def test_a_sweep_fits_packs_timed_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model runs; its times are replaced, since those of a busy machine tell nothing."""
+    from tests.training.small_run import write_model
+
+    from trimtab.training import sweep
+
+    measure = sweep._forward_backward_ms
+
+    def planted(model: Any, lengths: Any, device: Any, dtype: str) -> float:
+        assert measure(model, lengths, device, dtype) > 0
+        return float(sum(2e-6 * length**2 + 0.03 * length + 5 for length in lengths) + 40)
+
+    monkeypatch.setattr(sweep, "_forward_backward_ms", planted)
+    write_model(tmp_path / "model", "qwen2_5_vl")
+    assert (
+        run("--sweep", "--model", tmp_path / "model", "--max-tokens", "512", "--terms", "b,c,intercept", "--json") == 0
+    )
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["b"] == pytest.approx(30_000, rel=0.05)
+    assert printed["c"] == pytest.approx(5e6, rel=0.05)
+    assert printed["steps"] == 32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "either recorded STEPS or --sweep"),
+        (("run", "--sweep"), "either recorded STEPS or --sweep"),
+        (("--sweep",), "--sweep needs --model"),
+        (("run", "--model", "m"), "--model is for --sweep"),
+        (("--sweep", "--model", "nowhere"), "nowhere: no such folder"),
+        (("--sweep", "--model", ".", "--max-tokens", "10"), "needs at least 128 tokens, found 10"),
+    ],
+)
+def test_a_sweep_with_bad_arguments_is_one_line(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(TrimtabError, match=message):
+        run(*arguments)
 
 
 def test_text_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

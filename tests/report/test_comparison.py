@@ -13,6 +13,7 @@ from trimtab.cli.main import main
 from trimtab.errors import MetadataError
 from trimtab.report.comparison import compare
 from trimtab.report.comparison_table import comparison_table
+from trimtab.report.prediction import rank_error_of
 from trimtab.report.rank_time_plot import write_rank_time_plot
 from trimtab.report.run_comparison import compare_runs
 from trimtab.report.run_records import read_steps
@@ -49,6 +50,9 @@ def test_shared_steps_after_the_first_two_are_compared() -> None:
     assert found.baseline.rank_ratio == pytest.approx(1.5)
     assert found.balanced.rank_ratio == pytest.approx(1.0)
     assert found.baseline.phases["language"] == 9.0
+    assert found.baseline.rank_error == pytest.approx((1 / 3 / 0.25 - 1 + 1 - 2 / 3 / 0.75) / 2)
+    assert "predicted to 22.2%" in str(rank_error_of(BASELINE))
+    assert rank_error_of([replace(BASELINE[0], rank_ms=[1.0], predicted_rank_ms=[1.0])]) is None
 
 
 def test_the_summary_has_the_documented_form() -> None:

@@ -316,8 +316,9 @@ def test_measured_costs_are_kept_in_the_checkpoint(rank_pool: RankPool, files: d
     first = settings_for(files, "measured", steps=2, stop_after=1, balance=BalanceSettings())
     rank_pool.run(2, train_within, first, packs_take_a_microsecond_a_row)
     costs = [json.loads(path.read_text())["costs"] for path in first.folder.glob("checkpoints/*/progress.json")]
-    assert costs[0]["language"]["b"] == pytest.approx(1e3)
-    assert costs[0]["frame"]["b"] == pytest.approx(1e3)
+    measured = costs[0]["schedule"][0]["costs"]
+    assert measured["language"]["b"] == pytest.approx(1e3)
+    assert measured["frame"]["b"] == pytest.approx(1e3)
     rank_pool.run(2, train_on_rank, settings_for(files, "measured", steps=2, balance=BalanceSettings(), resume=True))
     kept = [json.loads(path.read_text())["costs"] for path in first.folder.glob("checkpoints/*/progress.json")]
     assert kept == costs
@@ -327,7 +328,7 @@ def test_times_that_tell_nothing_leave_the_analytic_costs(rank_pool: RankPool, f
     settings = settings_for(files, "noise", steps=1, balance=BalanceSettings())
     rank_pool.run(2, train_within, settings, _packs_take_the_same_time)
     costs = [json.loads(path.read_text())["costs"] for path in settings.folder.glob("checkpoints/*/progress.json")]
-    assert costs == [None]
+    assert costs == [{"schedule": [{"from_step": 0, "costs": None}]}]
 
 
 @contextmanager

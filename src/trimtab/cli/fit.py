@@ -1,4 +1,4 @@
-"""Fits the language model's cost to recorded steps and writes coefficients for `trimtab plan --cost` and training."""
+"""Fits the language model's cost to recorded steps, or to packs timed here, for `trimtab plan --cost`."""
 
 from __future__ import annotations
 
@@ -8,19 +8,41 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
+from rich.progress import Progress
 
-from trimtab.cost.fit import TERMS, FittedCost, MeasuredStep, fit
+from trimtab.cost.fit import TERMS, FittedCost, fit
+from trimtab.cost.observations import PhaseRecord, observations
 from trimtab.cost.rank_work import RankWork
 from trimtab.errors import MetadataError, SettingsError
+from trimtab.report.prediction import RankError, rank_error
 
 _PHASE = "language"
+_SWEEP_TOKENS = 4096
+
+_Found = tuple[FittedCost, dict[str, Any], RankError | None]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("steps", nargs="+", metavar="STEPS", help="steps.jsonl of a run, or a run's folder")
+    parser.add_argument("steps", nargs="*", metavar="STEPS", help="steps.jsonl of a run, or a run's folder")
+    parser.add_argument("--sweep", action="store_true", help="time made-up packs on this machine, without a run")
+    parser.add_argument(
+        "--model", type=Path, metavar="FOLDER", help="model of the sweep; random weights if it has none"
+    )
+    parser.add_argument(
+        "--max-tokens",
+        type=int,
+        default=_SWEEP_TOKENS,
+        metavar="N",
+        help="fullest pack of the sweep (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        default="float32",
+        help="what the sweep computes in (default: float32)",
+    )
     parser.add_argument("--out", metavar="FILE", help="JSON file to write the coefficients to")
     parser.add_argument(
         "--terms", default=",".join(TERMS), help=f"terms to fit, the others held at zero (default: {','.join(TERMS)})"
@@ -30,26 +52,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, fit, write, print.
+    """Read or measure, fit, write, print.
 
     Raises:
         TrimtabError: a file or argument is bad, or the steps cannot identify a term.
     """
-    if args.skip_first < 0:
-        raise SettingsError(f"--skip-first {args.skip_first} must not be negative")
-    runs = [_rows(Path(path)) for path in args.steps]
-    warm = [row for rows in runs for row in rows[args.skip_first :]]
+    _check(args)
     terms = tuple(term.strip() for term in args.terms.split(",") if term.strip())
-    outcome = fit([_measured(row, where) for where, row in warm], skip_first=0, terms=terms)
-    result = {**outcome.to_json(), "skipped": sum(min(args.skip_first, len(rows)) for rows in runs)}
-    result["rank_error"] = _rank_error([row for _, row in warm])
+    outcome, result, error = _fit_sweep(args, terms) if args.sweep else _fit_recorded(args, terms)
+    result["rank_error"] = error.median if error else None
     if args.out:
         _write(Path(args.out), result)
     if args.json:
         print(json.dumps(result))
     else:
-        _print(outcome, result)
+        _print(outcome, result, "packs" if args.sweep else "steps")
+        if error:
+            Console().print(f"while these steps ran, {error}", highlight=False, soft_wrap=True)
     return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.sweep == bool(args.steps):
+        raise SettingsError("give either recorded STEPS or --sweep --model FOLDER")
+    if args.sweep and args.model is None:
+        raise SettingsError("--sweep needs --model FOLDER, the model to time")
+    if args.model and not args.sweep:
+        raise SettingsError("--model is for --sweep; recorded steps are of the model that ran")
+    if args.skip_first < 0:
+        raise SettingsError(f"--skip-first {args.skip_first} must not be negative")
+
+
+def _fit_recorded(args: argparse.Namespace, terms: tuple[str, ...]) -> _Found:
+    runs = [_rows(Path(path)) for path in args.steps]
+    warm = [row for rows in runs for row in rows[args.skip_first :]]
+    outcome = fit(observations([_record(row, where) for where, row in warm]), skip_first=0, terms=terms)
+    skipped = sum(min(args.skip_first, len(rows)) for rows in runs)
+    result = {**outcome.to_json(), "steps": len(warm), "observations": outcome.steps, "skipped": skipped}
+    return outcome, result, rank_error((row.get("predicted_rank_ms"), row.get("rank_ms")) for _, row in warm)
+
+
+def _fit_sweep(args: argparse.Namespace, terms: tuple[str, ...]) -> _Found:
+    from trimtab.training.sweep import sweep_model
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        steps = sweep_model(args.model, max_tokens=args.max_tokens, dtype=args.dtype, progress=progress)
+    outcome = fit(steps, skip_first=0, terms=terms)
+    return outcome, {**outcome.to_json(), "observations": outcome.steps}, None
 
 
 def _rows(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
@@ -72,29 +121,24 @@ def _rows(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     return rows
 
 
-def _measured(row: Mapping[str, Any], where: str) -> MeasuredStep:
-    """The work of a step's ranks and the time of its language phase on the slowest."""
-    work, phases = row.get("rank_work"), row.get("phases_ms")
+def _record(row: Mapping[str, Any], where: str) -> PhaseRecord:
+    """The language phase of a step: computing time where it was recorded, else wall time."""
+    work = row.get("rank_work")
     if not isinstance(work, Mapping):
         raise MetadataError(f"{where}: holds no rank_work; record the run again with this version")
+    name = "compute_ms" if row.get("compute_ms") else "phases_ms"
+    phases = row.get(name)
     times = phases.get(_PHASE) if isinstance(phases, Mapping) else None
     if not isinstance(times, list) or not times or not all(isinstance(time, int | float) for time in times):
-        raise MetadataError(f"{where}: phases_ms.{_PHASE} must list a time for each rank, found {times!r}")
+        raise MetadataError(f"{where}: {name}.{_PHASE} must list a time for each rank, found {times!r}")
+    waiting = name == "phases_ms" or bool(row.get("compute_includes_waiting"))
     try:
-        return MeasuredStep(work=RankWork.from_json(work), slowest_ms=float(max(times)))
+        ranks = RankWork.from_json(work)
     except MetadataError as error:
         raise MetadataError(f"{where}: {error}") from error
-
-
-def _rank_error(rows: list[Mapping[str, Any]]) -> float | None:
-    """How far ranks' shares of a step as predicted were from those measured: median of |predicted / measured - 1|."""
-    errors: list[float] = []
-    for row in rows:
-        predicted = np.array(row.get("predicted_rank_ms") or [], dtype=np.float64)
-        measured = np.array(row.get("rank_ms") or [], dtype=np.float64)
-        if len(predicted) == len(measured) > 0 and predicted.sum() > 0 and (measured > 0).all():
-            errors += np.abs(predicted / predicted.sum() / (measured / measured.sum()) - 1).tolist()
-    return float(np.median(errors)) if errors else None
+    if len(times) != len(ranks.tokens):
+        raise MetadataError(f"{where}: {name}.{_PHASE} has {len(times)} ranks, rank_work {len(ranks.tokens)}")
+    return PhaseRecord(work=ranks, compute_ms=times, includes_waiting=waiting)
 
 
 def _write(path: Path, result: Mapping[str, Any]) -> None:
@@ -104,7 +148,7 @@ def _write(path: Path, result: Mapping[str, Any]) -> None:
         raise SettingsError(f"--out {path}: cannot be written ({error})") from error
 
 
-def _print(outcome: FittedCost, result: Mapping[str, Any]) -> None:
+def _print(outcome: FittedCost, result: Mapping[str, Any], what: str) -> None:
     values = {**outcome.language.to_json(), "intercept": outcome.intercept_ms}
     units = {"a": "ns per squared token", "b": "ns per token", "c": "ns per sequence", "intercept": "ms per step"}
     console = Console()
@@ -113,14 +157,8 @@ def _print(outcome: FittedCost, result: Mapping[str, Any]) -> None:
         spread = "held at zero" if error is None else f"± {error:.3g}"
         console.print(f"{term:<10} {values[term]:>12.6g} {spread:<14} {units[term]}", highlight=False)
     console.print(
-        f"{outcome.steps} steps, {result['skipped']} cold ones left out: median error {outcome.median_error:.1%}, "
+        f"{result['steps']} {what}, {result['skipped']} cold ones left out: median error {outcome.median_error:.1%}, "
         f"R squared {outcome.r_squared:.3f}",
         highlight=False,
         soft_wrap=True,
     )
-    if result["rank_error"] is not None:
-        console.print(
-            f"while these steps ran, predicted shares of the ranks were off by {result['rank_error']:.1%} (median)",
-            highlight=False,
-            soft_wrap=True,
-        )

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from trimtab.cost.schedule import CostModel
 from trimtab.loader.pack_sampler import PackSampler
 from trimtab.loader.pack_settings import PackingSettings
-from trimtab.loader.step_planner import CostModel
 from trimtab.planning.packing.epoch import pack_epoch
 from trimtab.planning.packing.problem import PackProblem
 from trimtab.planning.packing.sample_loads import SampleLoads

@@ -117,6 +117,10 @@ class StepLoader:
             received_bytes=received,
         )
 
+    def horizon(self, step: int) -> int:
+        """The first step that no rank can have planned when all have just taken ``step``."""
+        return step + 2 * self._settings.prefetch + 2
+
     def state_dict(self) -> dict[str, Any]:
         """What was consumed, not what was prefetched."""
         return self._sampler.state_dict()
@@ -140,7 +144,7 @@ class StepLoader:
 
     def _replace(self, planned: PlannedStep, bad: list[BadSample]) -> None:
         """Draw replacements into a step that no rank can have planned yet."""
-        horizon = planned.step + 2 * self._settings.prefetch + 2
+        horizon = self.horizon(planned.step)
         rows = [int(planned.rows[row]) for row, _, _ in bad]
         if horizon < self._last:
             self._sampler.replace(bad_rows=rows, in_step=horizon)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.cost.schedule import CostModel, CostSchedule
 from trimtab.planning.settings import PlanSettings
 from trimtab.planning.step import plan_step
-from trimtab.schema.costs import Costs
 from trimtab.schema.metadata import BatchMetadata
 from trimtab.schema.plans import StepPlan
 from trimtab.schema.table import MetadataTable
-
-CostModel = Callable[[BatchMetadata], Costs]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -46,7 +43,7 @@ class StepPlanner:
     def __init__(
         self,
         table: MetadataTable,
-        cost_model: CostModel,
+        cost_model: CostModel | CostSchedule,
         *,
         ranks: int,
         settings: PlanSettings,
@@ -56,13 +53,13 @@ class StepPlanner:
 
         Args:
             table: the samples.
-            cost_model: what they cost.
+            cost_model: what they cost, at any step or by step.
             ranks: data-parallel ranks.
             settings: of the plan that runs.
             observed: of a second plan that is only reported.
         """
         self._table = table
-        self._cost_model = cost_model
+        self._costs = cost_model if isinstance(cost_model, CostSchedule) else CostSchedule(cost_model)
         self._ranks = ranks
         self._settings = settings
         self._observed = observed
@@ -71,7 +68,7 @@ class StepPlanner:
         """Plan the given rows as one optimizer step; see ``plan_step`` for ``pack_of``."""
         batch = self._table.batch(rows)
         began = time.perf_counter()
-        costs = self._cost_model(batch)
+        costs = self._costs.at(step)(batch)
         plan = plan_step(batch, costs, self._ranks, self._settings, pack_of=pack_of)
         planning_ms = (time.perf_counter() - began) * 1e3
         gain = plan_step(batch, costs, self._ranks, self._observed, pack_of=pack_of) if self._observed else None

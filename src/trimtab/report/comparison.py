@@ -8,6 +8,7 @@ from statistics import fmean, median
 from typing import Any
 
 from trimtab.errors import MetadataError
+from trimtab.report.prediction import rank_error_of
 from trimtab.schema.reports import StepReport
 
 WARM_UP_STEPS = 2
@@ -21,6 +22,7 @@ class RunSummary:
         step_ms, exposed_data_ms: of a step.
         step_ratio, bound_ratio: predicted, of the plans that ran.
         rank_ratio: measured, processor time of the busiest rank / mean over ranks.
+        rank_error: how far a rank's predicted share of a step was off, median; None with one rank.
         tokens_per_s: over all ranks.
         phases: slowest rank, milliseconds of each phase.
     """
@@ -30,12 +32,15 @@ class RunSummary:
     step_ratio: float
     bound_ratio: float
     rank_ratio: float
+    rank_error: float | None
     tokens_per_s: float
     phases: dict[str, float]
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary, rounded."""
-        plain = {name: round(value, 4) for name, value in vars(self).items() if name != "phases"}
+        plain = {
+            name: value if value is None else round(value, 4) for name, value in vars(self).items() if name != "phases"
+        }
         return {**plain, "phases": {name: round(value, 3) for name, value in self.phases.items()}}
 
 
@@ -96,12 +101,14 @@ def summarise(reports: Sequence[StepReport]) -> RunSummary:
     def middle(value: Callable[[StepReport], float]) -> float:
         return median(value(report) for report in reports)
 
+    error = rank_error_of(reports)
     return RunSummary(
         step_ms=middle(lambda r: r.step_ms),
         exposed_data_ms=middle(lambda r: r.exposed_data_ms),
         step_ratio=middle(lambda r: r.step_ratio),
         bound_ratio=middle(lambda r: r.bound_ratio),
         rank_ratio=middle(lambda r: max(r.rank_ms) / max(fmean(r.rank_ms), 1e-9)),
+        rank_error=error.median if error else None,
         tokens_per_s=middle(lambda r: r.tokens / max(r.step_ms, 1e-9) * 1e3),
         phases={phase: middle(lambda r, p=phase: max(r.phases_ms[p])) for phase in reports[0].phases_ms},  # type: ignore[misc]
     )

@@ -11,6 +11,7 @@ _ROWS = (
     ("tokens / s", "tokens_per_s", "{:.0f}"),
     ("exposed data time, ms", "exposed_data_ms", "{:.1f}"),
     ("busiest rank / mean, measured", "rank_ratio", "{:.3f}"),
+    ("a rank's share of a step, predicted to", "rank_error", "{:.1%}"),
     ("step ratio, predicted", "step_ratio", "{:.3f}"),
     ("bound ratio, predicted", "bound_ratio", "{:.3f}"),
 )
@@ -25,7 +26,7 @@ def comparison_table(comparison: Comparison) -> Table:
     table.add_column("balanced", justify="right")
     for label, name, pattern in _ROWS:
         values = (getattr(comparison.baseline, name), getattr(comparison.balanced, name))
-        table.add_row(label, *(pattern.format(value) for value in values))
+        table.add_row(label, *("-" if value is None else pattern.format(value) for value in values))
     for phase, baseline in comparison.baseline.phases.items():
         table.add_row(f"  {phase}, slowest rank, ms", f"{baseline:.0f}", f"{comparison.balanced.phases[phase]:.0f}")
     return table

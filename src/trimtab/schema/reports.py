@@ -40,6 +40,10 @@ class StepReport:
         moved_bytes: bytes that crossed ranks to run the plan.
         decoded: visuals decoded, one entry a rank.
         rank_work: sums over each rank's sequences that costs are fitted to; see ``cost.rank_work.RankWork``.
+        vision_work: the same of the frames each rank encoded: patches of a frame in place of tokens, frames of samples.
+        compute_ms: time computing in each compute phase ("vision", "language", "optimizer"), one entry a rank; adds up
+            to ``rank_ms``.
+        compute_includes_waiting: these times count waiting for other ranks (several CPU threads, or a CUDA device).
         learning_rate, grad_norm: of the optimizer step; ``grad_norm`` is None where the step was skipped.
         bad_samples: ids of samples replaced in this step.
     """
@@ -67,6 +71,9 @@ class StepReport:
     grad_norm: float | None
     bad_samples: list[str] = field(default_factory=list)
     rank_work: dict[str, list[int]] = field(default_factory=dict)
+    vision_work: dict[str, list[int]] = field(default_factory=dict)
+    compute_ms: dict[str, list[float]] = field(default_factory=dict)
+    compute_includes_waiting: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""

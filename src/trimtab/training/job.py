@@ -12,6 +12,7 @@ import torch
 from trimtab.cost.analytic import analytic_costs
 from trimtab.cost.device import NOMINAL_DEVICE
 from trimtab.cost.from_config import architecture_from_config
+from trimtab.cost.schedule import CostModel, CostSchedule
 from trimtab.errors import MetadataError, SettingsError
 from trimtab.families.checkpoint import Checkpoint, read_checkpoint
 from trimtab.loader.decode_cache import DecodeCache
@@ -23,7 +24,7 @@ from trimtab.loader.sample_reader import SampleReader, open_reader
 from trimtab.loader.sampler import StepSampler
 from trimtab.loader.settings import LoaderSettings
 from trimtab.loader.step_loader import LoadedStep, StepLoader
-from trimtab.loader.step_planner import CostModel, StepPlanner
+from trimtab.loader.step_planner import StepPlanner
 from trimtab.loader.step_source import StepSource
 from trimtab.runtime.agreement import agree_on_value
 from trimtab.runtime.fsdp import shard
@@ -50,14 +51,14 @@ class Job:
     optimizer: torch.optim.Optimizer
     clock: PhaseClock
     reader: SampleReader
-    cost_model: CostModel
+    costs: CostSchedule
     sampler: StepSource
     workers: DecodeWorkers | None
     cache: DecodeCache
 
     def open_loader(self, *, last_step: int | None = None) -> StepLoader:
         """Begin to prepare the training steps the sampler has not consumed, up to ``last_step``."""
-        return self._loader(self.reader, self.sampler, last_step or self.settings.last_step)
+        return self._loader(self.reader, self.sampler, last_step or self.settings.last_step, self.costs)
 
     def open_evaluation_loader(self) -> tuple[StepLoader, int]:
         """A loader over the held-out samples, once each, and its number of steps."""
@@ -66,7 +67,8 @@ class Job:
         reader = _open_reader(self.settings, settings.table, settings.data, self.checkpoint, self.model)
         size = min(settings.samples_per_step, len(reader.table))
         sampler = StepSampler(num_samples=len(reader.table), samples_per_step=size, seed=self.settings.seed)
-        return self._loader(reader, sampler, sampler.steps_per_epoch), sampler.steps_per_epoch
+        loader = self._loader(reader, sampler, sampler.steps_per_epoch, self.costs.newest)
+        return loader, sampler.steps_per_epoch
 
     def moved_bytes(self, loaded: LoadedStep) -> int:
         """Bytes of embeddings and their gradients this rank sends to others in a step."""
@@ -85,10 +87,12 @@ class Job:
         if self.workers:
             self.workers.close()
 
-    def _loader(self, reader: SampleReader, sampler: StepSource, last_step: int) -> StepLoader:
+    def _loader(
+        self, reader: SampleReader, sampler: StepSource, last_step: int, costs: CostModel | CostSchedule
+    ) -> StepLoader:
         settings = self.settings.loader
         running, observed = self.settings.balance.plan_settings(self.settings.max_tokens_per_micro_batch)
-        planner = StepPlanner(reader.table, self.cost_model, ranks=self.ranks.size, settings=running, observed=observed)
+        planner = StepPlanner(reader.table, costs, ranks=self.ranks.size, settings=running, observed=observed)
         preparer = None
         if self.workers:
             own = [self.ranks.rank] if settings.mode == "shadow" else range(self.ranks.size)
@@ -111,7 +115,7 @@ def build_job(settings: SFTSettings, ranks: Ranks) -> Job:
         TrimtabError: the settings, data or model cannot be used, or ranks see different data.
     """
     checkpoint = read_checkpoint(settings.model)
-    clock = PhaseClock()
+    clock = PhaseClock(ranks.device)
     model = BalancedVLM(build_model(settings), ranks.data, clock.mark).to(ranks.device)
     reader = _open_reader(settings, settings.table, settings.data, checkpoint, model)
     agree_on_value(ranks.control, "the dataset", reader.digest(), "give every rank the same table and dataset files")
@@ -130,7 +134,7 @@ def build_job(settings: SFTSettings, ranks: Ranks) -> Job:
         optimizer=make_optimizer(model, settings.optimizer),
         clock=clock,
         reader=reader,
-        cost_model=cost_model,
+        costs=CostSchedule(cost_model),
         sampler=sampler,
         workers=_workers(settings.loader, ranks),
         cache=DecodeCache(_share_of_loading(settings.loader, ranks) * settings.loader.cache_mb * _MIB),

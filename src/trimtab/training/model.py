@@ -25,7 +25,7 @@ def build_model(settings: SFTSettings) -> nn.Module:
         UnknownModelError: the folder is no vision-language model.
     """
     dtype = torch.float64 if settings.dtype == "float64" else torch.float32
-    model = _load(settings.model, dtype, settings.seed)
+    model: Any = load_model(settings.model, dtype, settings.seed)
     core: Any = model.model
     if settings.recompute:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -50,7 +50,12 @@ def empty_model(source: Path, lora: LoraSettings) -> nn.Module:
         return with_adapters(AutoModelForImageTextToText.from_config(_config(source)), lora)
 
 
-def _load(source: Path, dtype: torch.dtype, seed: int) -> PreTrainedModel:
+def load_model(source: Path, dtype: torch.dtype, seed: int) -> PreTrainedModel:
+    """A folder's model on the CPU; without weight files, random weights that depend on the seed alone.
+
+    Raises:
+        UnknownModelError: the folder is no vision-language model.
+    """
     config = _config(source)
     if any(next(source.glob(pattern), None) for pattern in _WEIGHTS):
         model: PreTrainedModel = AutoModelForImageTextToText.from_pretrained(source, config=config, dtype=dtype)

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from trimtab.errors import TrainingError
+from trimtab.report.run_records import read_steps
 from trimtab.schema.reports import StepReport
 
 BAD_SAMPLES = "bad_samples.json"
@@ -49,6 +50,10 @@ class RunFolder:
         path = self.folder / REPLIES
         with _naming(path), path.open("a") as file:
             file.writelines(json.dumps(reply) + "\n" for reply in replies)
+
+    def steps(self) -> list[StepReport]:
+        """The steps recorded so far."""
+        return read_steps(self.folder) if self._lines() else []
 
     def write_bad_samples(self, step: int, bad: list[tuple[str, str]]) -> None:
         """Add (sample id, reason) pairs of a step to ``bad_samples.json``."""

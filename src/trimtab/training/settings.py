@@ -22,6 +22,8 @@ class BalanceSettings:
         sync: where ranks meet: "layer" (FSDP2), "micro_batch" (pipelines) or "step" (DDP).
         costs: "measured" times packs of the dataset's sizes before the first step and keeps what it found in the
             checkpoint; "analytic" counts the architecture's FLOPs.
+        refit_every: steps after which a supervised run fits measured costs again to its own steps; 0 keeps what was
+            measured before the first step. New coefficients plan only where they foretell the newest steps better.
         max_degree: largest sequence-parallel degree.
     """
 
@@ -30,14 +32,17 @@ class BalanceSettings:
     mode: Literal["off", "observe", "on"] = "on"
     sync: Sync = "layer"
     costs: Literal["measured", "analytic"] = "measured"
+    refit_every: int = 20
     max_degree: int = 1
 
     def __post_init__(self) -> None:
         """Check the values.
 
         Raises:
-            SettingsError: a degree above 1 is asked for.
+            SettingsError: a degree above 1 is asked for, or ``refit_every`` is negative.
         """
+        if self.refit_every < 0:
+            raise SettingsError(f"balance.refit_every={self.refit_every} must be a number of steps, or 0 for never")
         if self.max_degree != 1:
             raise SettingsError(f"balance.max_degree={self.max_degree}: samples are trained whole; set it to 1")
 

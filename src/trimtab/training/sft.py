@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 
-from trimtab.cost.measured import MeasuredCost
+from trimtab.cost.schedule import CostSchedule
 from trimtab.errors import TrainingError
 from trimtab.loader.step_loader import LoadedStep
+from trimtab.report.prediction import rank_error_of
 from trimtab.runtime.groups import Ranks
 from trimtab.runtime.loss import gradient_scale, step_loss
 from trimtab.training import checkpoint
@@ -17,6 +18,7 @@ from trimtab.training.export import export
 from trimtab.training.job import Job, build_job
 from trimtab.training.optimizer import learning_rate, take_step
 from trimtab.training.progress import RunProgress
+from trimtab.training.refit import CostRefit
 from trimtab.training.run_folder import RunFolder
 from trimtab.training.settings import SFTSettings
 from trimtab.training.step_report import RankFigures, StepOutcome, gather_report
@@ -64,7 +66,7 @@ class SupervisedRun:
         self._skipped = 0
         resumed = self._resume()
         first_step = resumed.next_step if resumed else 0
-        self._costs = self._measure(resumed)
+        self._job.costs = self._measured_costs(resumed)
         self._loader = self._job.open_loader()
         self._folder = RunFolder(settings.folder, first_step=first_step) if ranks.is_first else None
         if self._folder:
@@ -75,6 +77,7 @@ class SupervisedRun:
             steps=settings.last_step,
             quiet=not ranks.is_first,
         )
+        self._refit = self._watch_costs()
 
     def train_until(self, last_step: int) -> bool:
         """Train the steps before ``last_step``; False where a signal stopped the run."""
@@ -100,21 +103,24 @@ class SupervisedRun:
 
     def save(self) -> None:
         """Write a checkpoint of what was consumed."""
-        job = self._job
+        job, settings = self._job, self._settings
         progress = checkpoint.Progress(
             next_step=job.sampler.next_step,
             loader=self._loader.state_dict(),
-            costs=self._costs.to_json() if self._costs else None,
+            costs=job.costs.to_json(job.sampler.next_step) if settings.balance.costs == "measured" else None,
         )
-        checkpoint.save(self._settings.folder / "checkpoints", job.model, job.optimizer, progress, job.ranks.control)
+        checkpoint.save(settings.folder / "checkpoints", job.model, job.optimizer, progress, job.ranks.control)
 
     def finish(self) -> None:
-        """Write the model, score the held-out samples, list what could not be loaded."""
+        """Write the model, score the held-out samples, tell how good predictions were and what could not be loaded."""
         settings, job, say = self._settings, self._job, self._progress.say
         export(job.model, settings.lora, settings.model, settings.folder / "model", job.ranks.control)
         say(f"model written to {settings.folder / 'model'}")
         if settings.evaluation.data:
             self._evaluate()
+        predicted = rank_error_of(self._folder.steps()) if self._folder else None
+        if predicted:
+            say(str(predicted))
         bad = self._folder.bad_samples() if self._folder else []
         if bad:
             say(f"{len(bad)} samples could not be loaded and carried no loss:")
@@ -135,20 +141,32 @@ class SupervisedRun:
         job.sampler.load_state_dict(progress.loader)
         return progress
 
-    def _measure(self, resumed: checkpoint.Progress | None) -> MeasuredCost | None:
-        """What plans are made from; a resumed run goes on with the coefficients it had."""
-        if self._settings.balance.costs == "analytic":
-            return None
+    def _measured_costs(self, resumed: checkpoint.Progress | None) -> CostSchedule:
+        """What plans are made from; a resumed run goes on with the coefficients it had, and the changes it knew of."""
         job = self._job
+        if self._settings.balance.costs == "analytic":
+            return job.costs
         if resumed and resumed.costs:
-            costs: MeasuredCost | None = MeasuredCost.from_json(resumed.costs)
-        else:
-            table = job.reader.table.batch()
-            costs = measure_costs(job.model, table, patch_dim=job.reader.geometry.patch_values, ranks=job.ranks)
-            job.clock.finish()  # measuring is no part of the first step
-        if costs:
-            job.cost_model = costs
-        return costs
+            return CostSchedule.from_json(resumed.costs, otherwise=job.costs.newest)
+        table = job.reader.table.batch()
+        costs = measure_costs(job.model, table, patch_dim=job.reader.geometry.patch_values, ranks=job.ranks)
+        job.clock.finish()  # measuring is no part of the first step
+        return CostSchedule(costs) if costs else job.costs
+
+    def _watch_costs(self) -> CostRefit:
+        """Refits of measured costs; a resumed run has the steps before it from its record."""
+        settings = self._settings
+        refit = CostRefit(
+            self._job.costs,
+            every=settings.balance.refit_every if settings.balance.costs == "measured" else 0,
+            last_step=settings.steps,
+            horizon=self._loader.horizon,
+            group=self._job.ranks.control,
+            say=self._progress.say,
+        )
+        if self._folder:
+            refit.remember(self._folder.steps())
+        return refit
 
     def _record(self, loaded: LoadedStep, outcome: StepOutcome) -> None:
         report = outcome.report
@@ -158,6 +176,7 @@ class SupervisedRun:
             if loaded.bad_samples:
                 self._folder.write_bad_samples(report.step, loaded.bad_samples)
         self._progress.step(report)
+        self._refit.after(report)
         self._skipped = self._skipped + 1 if report.grad_norm is None else 0
         optimizer = self._settings.optimizer
         if self._skipped > optimizer.max_skipped_steps:

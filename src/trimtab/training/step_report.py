@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from trimtab.cost.rank_work import RankWork
 from trimtab.loader.step_loader import LoadedStep
-from trimtab.runtime.recorder import PhaseTimes
+from trimtab.runtime.recorder import COMPUTE_PHASES, PhaseTimes
+from trimtab.schema.metadata import BatchMetadata
 from trimtab.schema.plans import StepPlan
 from trimtab.schema.reports import StepReport
 
@@ -42,11 +43,13 @@ def gather_report(
 ) -> StepOutcome:
     """Combine all ranks' figures; a collective of ``group`` (gloo), with the same result on every rank."""
     phases = [figures.times.wall_ms.get(phase, 0.0) for phase in PHASES]
-    mine = [figures.loss, figures.step_ms, figures.times.busy_ms, loaded.wait_ms, loaded.decoded]
-    mine += [figures.moved_bytes + loaded.received_bytes, float(figures.stop), *phases]
+    compute = [figures.times.compute_ms.get(phase, 0.0) for phase in COMPUTE_PHASES]
+    mine = [figures.loss, figures.step_ms, loaded.wait_ms, loaded.decoded]
+    mine += [figures.moved_bytes + loaded.received_bytes, float(figures.stop), *phases, *compute]
     gathered = torch.empty(group.size() * len(mine), dtype=torch.float64)
     dist.all_gather_single(gathered, torch.tensor(mine, dtype=torch.float64), group=group)
-    loss, step_ms, busy, wait, decoded, moved, stop, *walls = gathered.view(group.size(), -1).numpy().T
+    loss, step_ms, wait, decoded, moved, stop, *times = gathered.view(group.size(), -1).numpy().T
+    walls, busy = times[: len(PHASES)], times[len(PHASES) :]
     planned = loaded.planned
     report = StepReport(
         step=planned.step,
@@ -57,7 +60,7 @@ def gather_report(
         step_ms=float(step_ms.max()),
         exposed_data_ms=float(wait.max()),
         phases_ms={phase: _rounded(times) for phase, times in zip(PHASES, walls, strict=True)},
-        rank_ms=_rounded(busy),
+        rank_ms=_rounded(np.sum(busy, axis=0)),
         predicted_rank_ms=_rounded(predicted_rank_ns(planned.plan) / 1e6),
         step_ratio_before=step_ratio(planned.plan, planned.plan.current_step_ns),
         step_ratio=step_ratio(planned.plan, planned.plan.step_ns),
@@ -72,6 +75,9 @@ def gather_report(
         grad_norm=grad_norm,
         bad_samples=[sample_id for sample_id, _ in loaded.bad_samples],
         rank_work=RankWork.of(planned.batch.tokens, planned.plan.rank, planned.plan.ranks).to_json(),
+        vision_work=vision_work(planned.plan, planned.batch).to_json(),
+        compute_ms={phase: _rounded(one) for phase, one in zip(COMPUTE_PHASES, busy, strict=True)},
+        compute_includes_waiting=figures.times.includes_waiting,
     )
     return StepOutcome(report=report, stop=bool(stop.any()))
 
@@ -79,6 +85,14 @@ def gather_report(
 def predicted_rank_ns(plan: StepPlan) -> NDArray[np.int64]:
     """int64 [R], predicted work of each rank over the step."""
     return plan.language_ns.sum(axis=0) + plan.vision_ns.sum(axis=0)
+
+
+def vision_work(plan: StepPlan, batch: BatchMetadata) -> RankWork:
+    """What each rank encodes: every frame counts as a sequence of its patches."""
+    units = plan.units
+    frames = units.frame_stop - units.frame_start
+    patches = batch.grid_thw[units.visual, 1] * batch.grid_thw[units.visual, 2]
+    return RankWork.of(np.repeat(patches, frames), np.repeat(units.rank, frames), plan.ranks)
 
 
 def step_ratio(plan: StepPlan, step_ns: int) -> float:
