@@ -56,11 +56,13 @@ def test_better_coefficients_replace_those_in_force_and_worse_do_not() -> None:
 
 
 def test_steps_that_tell_nothing_are_refused() -> None:
-    one = records(1)[0]
-    found = refit([one] * 60, PLANTED)
+    alike = RankWork.of(np.full(6, 500), np.arange(6) % 2, 2)
+    found = refit([PhaseRecord(work=alike, compute_ms=[60.0, 61.0], includes_waiting=False)] * 60, PLANTED)
     assert (found.cost, found.kept) == (None, "refused")
     assert "cannot identify" in found.reason
     assert refit(records(3), PLANTED).kept == "refused"
+    idle = [PhaseRecord(work=one.work, compute_ms=[5.0, 5.0], includes_waiting=False) for one in records(60)]
+    assert "do not grow with the work" in refit(idle, PLANTED).reason
 
 
 def test_ranks_without_work_or_time_are_no_observation() -> None:

@@ -29,7 +29,7 @@ from trimtab.training.refit import CostRefit
 from trimtab.training.settings import BalanceSettings, SFTSettings
 
 LANGUAGE = PolynomialCost(a=2.0, b=30_000.0, c=5e6)
-FRAME = PolynomialCost(a=1.0, b=2_000.0, c=1e6)
+FRAME = PolynomialCost(a=0.5, b=20_000.0, c=1e6)
 WRONG = MeasuredCost(language=PolynomialCost(a=0, b=9e4, c=0), frame=PolynomialCost(a=0, b=9e4, c=0))
 
 
@@ -48,7 +48,7 @@ def planted_ms(work: RankWork, cost: PolynomialCost) -> np.ndarray:
 def drawn_report(step: int, rng: np.random.Generator, *, fixed: bool) -> StepReport:
     """A step of two ranks whose times are planted, under 10 % noise."""
     works = []
-    for longest in (10, 8):
+    for longest in (11, 8):
         count = int(rng.integers(4, 24))
         sizes = np.exp(rng.normal(rng.uniform(5, longest), 0.7, count)).astype(np.int64)
         sizes = np.full(4, 500) if fixed else sizes
@@ -119,7 +119,7 @@ def planted_times(rank: int) -> Iterator[None]:
 
 def run_settings(files: dict[str, Any], name: str, **changes: Any) -> SFTSettings:
     balance, loader = BalanceSettings(refit_every=6), LoaderSettings(prefetch=1)
-    plain: dict[str, Any] = {"steps": 12, "samples_per_step": 6, "name": name, "timeout_s": 60, "loader": loader}
+    plain: dict[str, Any] = {"steps": 10, "samples_per_step": 6, "name": name, "timeout_s": 60, "loader": loader}
     return SFTSettings(**{**files, **plain, "balance": balance, **changes})
 
 
@@ -132,6 +132,7 @@ def kept_costs(settings: SFTSettings) -> dict[str, Any]:
     return dict(json.loads(path.read_text())["costs"])
 
 
+@pytest.mark.slow
 def test_a_run_refits_and_goes_on_alike_after_a_stop(rank_pool: RankPool, tmp_path: Path) -> None:
     files = write_run(tmp_path, samples=8, photos=False)
     whole = run_settings(files, "whole")

@@ -20,6 +20,7 @@ _NEWEST_SHARE = 4  # one step in four, the newest ones, judges and is not fitted
 _MOST_OBSERVATIONS = 4096  # a fit stays well under a second whatever the number of ranks
 _FAR_OFF = 4.0  # robust standard deviations
 _LEAST_SPREAD = 1e-3
+_LEAST_GROWTH = 0.02  # below this share of the longest time, what work seems to cost is noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +85,13 @@ def _fit_twice(steps: list[MeasuredStep]) -> PolynomialCost:
     off -= np.median(off)
     limit = _FAR_OFF * max(1.4826 * float(np.median(np.abs(off))), _LEAST_SPREAD)
     kept = [step for step, distance in zip(steps, np.abs(off), strict=True) if distance <= limit]
-    return first if len(kept) == len(steps) else _fullest_fit(kept)
+    found = first if len(kept) == len(steps) else _fullest_fit(kept)
+    grows_by = float(_work_ms(found, kept).max()) / max(step.slowest_ms for step in kept)
+    if grows_by < _LEAST_GROWTH:
+        raise SettingsError(
+            f"measured times do not grow with the work ({grows_by:.1%} of the longest); is it overhead?"
+        )
+    return found
 
 
 def _fullest_fit(steps: list[MeasuredStep]) -> PolynomialCost:
