@@ -53,7 +53,7 @@ class RunFolder:
 
     def steps(self) -> list[StepReport]:
         """The steps recorded so far."""
-        return read_steps(self.folder) if self._lines() else []
+        return read_steps(self.folder) if self._steps.stat().st_size else []
 
     def write_bad_samples(self, step: int, bad: list[tuple[str, str]]) -> None:
         """Add (sample id, reason) pairs of a step to ``bad_samples.json``."""
