@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
+from trimtab.cost.architecture import LanguageArchitecture
+from trimtab.cost.cluster import load_cluster
+from trimtab.cost.sharding import with_degrees
 from trimtab.planning.problem import PartitionProblem
 from trimtab.schema.costs import Costs
 from trimtab.schema.metadata import BatchMetadata, SampleMetadata, Visual
@@ -33,6 +36,19 @@ def costs_of(batch: BatchMetadata, patch_ns: int = 200) -> Costs:
     tokens = batch.tokens
     frame = batch.grid_thw[:, 1] * batch.grid_thw[:, 2]
     return Costs(language_ns=tokens * tokens + 1000 * tokens, vision_frame_ns=patch_ns * frame)
+
+
+LANGUAGE = LanguageArchitecture(
+    hidden=512, layers=4, heads=8, kv_heads=2, head_dim=64, ffn=1024, vocab=1000
+)  # legal degrees 1, 2, 4, 8
+
+
+def sharded_costs_of(
+    batch: BatchMetadata, ranks: int, max_degree: int = 8, language: LanguageArchitecture = LANGUAGE
+) -> Costs:
+    """The costs above at every legal degree."""
+    cluster = load_cluster("h800")
+    return with_degrees(costs_of(batch), batch.tokens, language, cluster, ranks, max_degree=max_degree)
 
 
 def problem_of(costs: list[int], ranks: int, **limits: object) -> PartitionProblem:

@@ -54,6 +54,7 @@ def analytic_costs(
     return Costs(
         language_ns=language_ns(batch.tokens, architecture.language, device, language_passes),
         vision_frame_ns=vision_ns,
+        legal_degrees=architecture.language.legal_degrees(architecture.language.heads),
     )
 
 

@@ -22,15 +22,17 @@ class Passes:
         linear: times the forward's matrix products: 1 forward, 3 with backward, 4 with recomputation.
         attention: times the forward's attention. Its backward is 2.5 forwards, as kernels that do not keep the
             scores recompute them: five products against two (FlashAttention, arXiv 2205.14135, appendix B).
+        exchanges: times the forward's exchanges between ranks: 1 forward, 2 with backward, 3 with recomputation.
     """
 
     linear: float
     attention: float
+    exchanges: int
 
 
-FORWARD = Passes(linear=1.0, attention=1.0)
-TRAIN = Passes(linear=3.0, attention=3.5)
-TRAIN_RECOMPUTE = Passes(linear=4.0, attention=4.5)
+FORWARD = Passes(linear=1.0, attention=1.0, exchanges=1)
+TRAIN = Passes(linear=3.0, attention=3.5, exchanges=2)
+TRAIN_RECOMPUTE = Passes(linear=4.0, attention=4.5, exchanges=3)
 
 
 def language_layer_params(language: LanguageArchitecture, *, active: bool, dense: bool) -> int:

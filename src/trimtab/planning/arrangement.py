@@ -7,7 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.planning.loads import at_speed, language_loads, step_time, vision_loads
+from trimtab.planning.loads import (
+    at_speed,
+    cost_at_degree,
+    language_loads,
+    sharded_loads,
+    step_time,
+    vision_loads,
+)
 from trimtab.planning.peers import loongforge_vision
 from trimtab.planning.problem import Assignment, PartitionProblem
 from trimtab.planning.strategies import VisionRule
@@ -44,7 +51,11 @@ def arrange(
     """Place the vision units of an assignment and predict its loads."""
     micro_batches = int(assignment.micro_batch.max(initial=0)) + 1
     shape = (micro_batches, problem.ranks)
-    language = language_loads(costs.language_ns, assignment.rank, assignment.micro_batch, shape)
+    if assignment.degree is None:
+        language = language_loads(costs.language_ns, assignment.rank, assignment.micro_batch, shape)
+    else:
+        on_rank = cost_at_degree(costs, assignment.degree)
+        language = sharded_loads(on_rank, assignment.rank, assignment.micro_batch, assignment.degree, shape)
     language = at_speed(language, problem.rank_speed)
     work = encodings(batch, costs.vision_frame_ns, assignment.rank, assignment.micro_batch)
     units = _units(batch, work, vision, _base(language, problem))

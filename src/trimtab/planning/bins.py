@@ -19,6 +19,7 @@ class Bins:
         max_tokens: hard cap on the tokens of a bin, or None.
         equal_counts: bins hold N / B items, give or take one.
         start: int64 [B], load of each bin before the first item, or None for zeros.
+        held: int64 [B], tokens each bin holds before the first item, or None for zeros.
         slowness: float64 [B], time per unit of cost, or None where all bins are equally fast.
     """
 
@@ -28,6 +29,7 @@ class Bins:
     max_tokens: int | None = None
     equal_counts: bool = False
     start: NDArray[np.int64] | None = None
+    held: NDArray[np.int64] | None = None
     slowness: NDArray[np.float64] | None = None
 
     def times(self, bin_of: NDArray[np.int64]) -> NDArray[np.int64] | NDArray[np.float64]:

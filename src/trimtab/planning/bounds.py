@@ -1,4 +1,4 @@
-"""Lower bounds: what no plan that keeps samples whole can beat."""
+"""Lower bounds: what no plan can beat that keeps samples whole, or that shards them at legal degrees."""
 
 from __future__ import annotations
 
@@ -83,8 +83,9 @@ def step_bound(
     *,
     start: NDArray[np.int64] | None = None,
     speed: NDArray[np.float64] | None = None,
+    sharded: int | None = None,
 ) -> int:
-    """Least predicted step time of any plan that keeps samples and frames whole.
+    """Least predicted step time of any plan that keeps frames whole, and samples too unless they are sharded.
 
     Args:
         language_ns: int64 [N].
@@ -95,11 +96,46 @@ def step_bound(
         sync: where ranks meet; with "layer" vision and language are bounded apart and added.
         start: int64 [R], time spent before ("step" only), or None.
         speed: float64 [R], relative speeds, or None.
+        sharded: ``sharded_bound`` of the samples where they may be sharded; it takes the place of the language bound.
     """
     every_frame = np.repeat(frame_ns, frames)
-    language = bin_bound(language_ns, ranks, micro_batches, start=start, speed=speed)
+    language = bin_bound(language_ns, ranks, micro_batches, start=start, speed=speed) if sharded is None else sharded
     vision = bin_bound(every_frame, ranks, micro_batches, speed=speed)
     if sync == "layer":
         return language + vision
     together = mean_bound(int(language_ns.sum()) + int(every_frame.sum()), ranks, start, speed)
     return max(language, vision, together)
+
+
+def sharded_bound(cost_ns: NDArray[np.int64], feasible: NDArray[np.bool_], degrees: tuple[int, ...], ranks: int) -> int:
+    """Least possible sum over micro-batches of the slowest rank's time, any sample at any degree it fits at.
+
+    The mean over ranks of what samples cost at the degree that costs all ranks together least, and the largest sample
+    at the degree that is fastest.
+
+    Args:
+        cost_ns: int64 [N, D], time on each rank of a sample's node.
+        feasible: bool [N, D]; every sample fits at some degree.
+        degrees: the D degrees.
+        ranks: R.
+
+    Returns:
+        Nanoseconds.
+    """
+    never = np.iinfo(np.int64).max
+    on_all_ranks = np.where(feasible, cost_ns * np.array(degrees, dtype=np.int64), never).min(axis=1)
+    fastest = np.where(feasible, cost_ns, never).min(axis=1)
+    return max(-(-int(on_all_ranks.sum()) // ranks), int(fastest.max(initial=0)))
+
+
+def attention_floor(tokens: NDArray[np.int64], ranks: int, max_degree: int) -> float:
+    """Least attention ratio of any plan with degrees up to ``max_degree``: max(1, R h_max^2 / (p_max sum h^2)).
+
+    Args:
+        tokens: int64 [N], h.
+        ranks: R.
+        max_degree: p_max, the largest degree of the group family.
+    """
+    squares = np.square(tokens.astype(np.float64))
+    total = float(squares.sum())
+    return max(1.0, ranks * float(squares.max(initial=0.0)) / (max_degree * total)) if total else 1.0

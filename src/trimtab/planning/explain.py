@@ -6,7 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.planning.feasibility import smallest_degree
+from trimtab.planning.loads import cost_at_degree, sharded_loads
 from trimtab.planning.settings import PlanSettings
+from trimtab.planning.strategies import strategy_named
 from trimtab.schema.costs import Costs
 from trimtab.schema.metadata import BatchMetadata
 from trimtab.schema.plans import StepPlan
@@ -31,10 +33,14 @@ def explain(plan: StepPlan, batch: BatchMetadata, costs: Costs, settings: PlanSe
     if len(batch) == 0 or plan.step_ns == 0:
         return ["no work in this step", "nothing to improve"]
     gap = plan.step_ns / max(1, plan.lower_bound_ns) - 1
+    shards = strategy_named(plan.strategy).shards
     lines = [
-        f"step {plan.step_ns * _MS:.1f} ms, {gap:.2%} above the lower bound for whole samples; "
+        f"step {plan.step_ns * _MS:.1f} ms, {gap:.2%} above the lower bound "
+        f"{'at any degree' if shards else 'for whole samples'}; "
         f"in the given order it would take {plan.current_step_ns * _MS:.1f} ms"
     ]
+    if shards:
+        lines.append(_degrees(plan))
     phases = _phases(plan)
     lines += [phase.line() for phase in phases if phase.slowest_ns]
     worst = max(phases, key=_excess)
@@ -78,9 +84,14 @@ def _excess(phase: _Phase) -> float:
 
 def _rows(plan: StepPlan, phase: _Phase) -> NDArray[np.int64]:
     """Samples of the slowest rank at that meeting point."""
-    if plan.sync == "step":
-        return np.flatnonzero(plan.rank == phase.rank)
-    return plan.rows(phase.rank, phase.micro_batch)
+    there = (plan.rank <= phase.rank) & (phase.rank < plan.rank + plan.degree)
+    return np.flatnonzero(there if plan.sync == "step" else there & (plan.micro_batch == phase.micro_batch))
+
+
+def _degrees(plan: StepPlan) -> str:
+    """How many samples have which degree."""
+    counts = [f"{int((plan.degree == degree).sum())} at {degree}" for degree in np.unique(plan.degree).tolist()]
+    return f"samples by degree: {', '.join(counts)}"
 
 
 def _advice(
@@ -91,30 +102,43 @@ def _advice(
     if worst.name == "vision":
         return _vision_advice(plan, batch, costs, settings, worst)
     rows = _rows(plan, worst)
-    row = int(rows[costs.language_ns[rows].argmax()]) if len(rows) else 0
-    alone = int(costs.language_ns[row]) if len(rows) else 0
-    if alone > worst.mean_ns:
-        degree = smallest_degree(alone, max(1, int(worst.mean_ns)))
-        return [
-            f"sample {batch.sample_ids[row]} alone ({int(batch.tokens[row])} tokens) takes {alone * _MS:.1f} ms, "
-            "more than the mean rank",
-            f"shard it: a sequence-parallel degree of {degree} brings it under the mean; no whole-sample plan can",
-        ]
-    held = int(batch.tokens[rows].sum())
+    on_rank = cost_at_degree(costs, plan.degree)
+    row = int(rows[on_rank[rows].argmax()]) if len(rows) else 0
+    if len(rows) and on_rank[row] > worst.mean_ns:
+        return _too_long(plan, batch, costs, worst, row, int(on_rank[row]))
+    held = int((-(-batch.tokens[rows] // plan.degree[rows])).sum())
     cap = settings.max_tokens_per_micro_batch
     if cap is not None and held < cap and _a_rank_is_full(plan, batch, cap):
         return [f"cap: ranks are filled to max_tokens_per_micro_batch={cap}; a larger cap would let samples move"]
     if settings.equal_counts:
         return ["cap: equal_counts keeps samples from moving; allow unequal counts if the host does"]
     if gap <= _GOOD_ENOUGH:
-        return ["nothing to improve: no plan of whole samples is 1 % faster"]
+        return ["nothing to improve: no plan of this kind is 1 % faster"]
     return [f"few samples: {len(batch)} on {plan.ranks} ranks leave holes; take more samples a step, or shard"]
+
+
+def _too_long(plan: StepPlan, batch: BatchMetadata, costs: Costs, worst: _Phase, row: int, alone_ns: int) -> list[str]:
+    """One sample takes longer than the mean rank, at the degree it has."""
+    now = int(plan.degree[row])
+    at_degree = f" at degree {now}" if now > 1 else ""
+    found = (
+        f"sample {batch.sample_ids[row]} alone ({int(batch.tokens[row])} tokens{at_degree}) "
+        f"takes {alone_ns * _MS:.1f} ms, more than the mean rank"
+    )
+    degree = smallest_degree(int(costs.language_ns[row]), max(1, int(worst.mean_ns)), costs.legal_degrees)
+    if degree is None or degree <= now:
+        return [found, "no legal degree brings it under the mean; take more samples a step"]
+    return [
+        found,
+        f"shard it: a sequence-parallel degree of {degree} brings it under the mean"
+        + ("; no whole-sample plan can" if now == 1 else ", beyond max_degree"),
+    ]
 
 
 def _vision_advice(
     plan: StepPlan, batch: BatchMetadata, costs: Costs, settings: PlanSettings, worst: _Phase
 ) -> list[str]:
-    if not settings.balance_vision or plan.strategy != "whole-sample":
+    if not settings.balance_vision or strategy_named(plan.strategy).vision != "spread":
         return ["split: visuals are encoded where their samples are; balance_vision spreads them over ranks"]
     units = plan.unit_rows(worst.rank, worst.micro_batch)
     visual = int(plan.units.visual[units][costs.vision_frame_ns[plan.units.visual[units]].argmax()])
@@ -127,6 +151,6 @@ def _vision_advice(
 
 
 def _a_rank_is_full(plan: StepPlan, batch: BatchMetadata, cap: int) -> bool:
-    held = np.zeros((plan.micro_batches, plan.ranks), dtype=np.int64)
-    np.add.at(held, (plan.micro_batch, plan.rank), batch.tokens)
+    shape = (plan.micro_batches, plan.ranks)
+    held = sharded_loads(-(-batch.tokens // plan.degree), plan.rank, plan.micro_batch, plan.degree, shape)
     return bool((held >= _CAP_IS_TIGHT * cap).any())

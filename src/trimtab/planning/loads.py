@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.errors import InvalidPlanError
+from trimtab.schema.costs import Costs
 from trimtab.schema.plans import Sync, VisionUnits
 
 
@@ -15,6 +17,39 @@ def language_loads(
     loads = np.zeros(shape, dtype=np.int64)
     np.add.at(loads, (micro_batch, rank), cost_ns)
     return loads
+
+
+def sharded_loads(
+    values: NDArray[np.int64],
+    rank: NDArray[np.int64],
+    micro_batch: NDArray[np.int64],
+    degree: NDArray[np.int64],
+    shape: tuple[int, int],
+) -> NDArray[np.int64]:
+    """int64 [M, R], sums of samples' values (int64 [N], of each rank of their nodes); ``shape`` is (M, R)."""
+    loads = np.zeros(shape, dtype=np.int64)
+    for width in np.unique(degree).tolist():
+        rows = np.flatnonzero(degree == width)
+        for offset in range(width):
+            np.add.at(loads, (micro_batch[rows], rank[rows] + offset), values[rows])
+    return loads
+
+
+def cost_at_degree(costs: Costs, degree: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64 [N], language time of each sample on each rank of its node.
+
+    Raises:
+        InvalidPlanError: costs are not known at a degree.
+    """
+    if costs.sharded is None or (degree == 1).all():
+        if (degree != 1).any():
+            raise InvalidPlanError(f"degree {int(degree.max())}: costs are of whole samples only")
+        return costs.language_ns
+    column = np.searchsorted(costs.sharded.degrees, degree)
+    known = np.append(costs.sharded.degrees, 0)[column] == degree
+    if not known.all():
+        raise InvalidPlanError(f"degree {int(degree[~known][0])}: costs are known at {costs.sharded.degrees} only")
+    return costs.sharded.language_ns[np.arange(len(degree)), column]
 
 
 def vision_loads(frame_ns: NDArray[np.int64], units: VisionUnits, shape: tuple[int, int]) -> NDArray[np.int64]:

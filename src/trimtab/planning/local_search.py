@@ -75,7 +75,7 @@ class _Search:
         self.none = len(bin_of)
         self.cost = np.concatenate([bins.cost, _NOTHING])
         self.tokens = np.concatenate([bins.tokens, _NOTHING])
-        self.held = np.zeros(bins.count, dtype=np.int64)
+        self.held = np.zeros(bins.count, dtype=np.int64) if bins.held is None else bins.held.copy()
         if bins.max_tokens is not None:
             np.add.at(self.held, bin_of, bins.tokens)
         self.members = self._table()

@@ -60,7 +60,7 @@ def _lpt_capped(bins: Bins) -> NDArray[np.int64] | None:
     heap = list(zip(_start(bins), range(bins.count), strict=True))
     heapq.heapify(heap)
     parked: list[tuple[int, int, int]] = []
-    free = [_total_room(bins)] * bins.count
+    free = _room(bins).tolist()
     slots = _Slots(len(bins.cost), bins.count) if bins.equal_counts else None
     chosen = []
     for cost, tokens in zip(bins.cost.tolist(), bins.tokens.tolist(), strict=True):
@@ -103,7 +103,7 @@ class _Slots:
 def _lpt_uneven(bins: Bins, slowness: NDArray[np.float64]) -> NDArray[np.int64] | None:
     """Bins of unequal speed: the earliest *finish* counts, so every bin is looked at."""
     time = np.array(_start(bins), dtype=np.float64)
-    free = np.full(bins.count, _total_room(bins), dtype=np.int64)
+    free = _room(bins)
     slots = _Slots(len(bins.cost), bins.count) if bins.equal_counts else None
     chosen = []
     for cost, tokens in zip(bins.cost.tolist(), bins.tokens.tolist(), strict=True):
@@ -121,5 +121,8 @@ def _lpt_uneven(bins: Bins, slowness: NDArray[np.float64]) -> NDArray[np.int64] 
     return np.array(chosen, dtype=np.int64)
 
 
-def _total_room(bins: Bins) -> int:
-    return int(bins.tokens.sum()) if bins.max_tokens is None else bins.max_tokens
+def _room(bins: Bins) -> NDArray[np.int64]:
+    """Tokens [B] that each bin still takes."""
+    if bins.max_tokens is None:
+        return np.full(bins.count, int(bins.tokens.sum()), dtype=np.int64)
+    return bins.max_tokens - (np.zeros(bins.count, dtype=np.int64) if bins.held is None else bins.held)

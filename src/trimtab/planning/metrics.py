@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.planning.bounds import attention_floor
+from trimtab.planning.loads import sharded_loads
 from trimtab.planning.routing import route_vision
 from trimtab.schema.metadata import BatchMetadata
 from trimtab.schema.plans import StepPlan
@@ -22,6 +24,7 @@ class PlanMetrics:
         attention_ratio: squared tokens of the busiest rank over the mean.
         vision_ratio: encoder time of the busiest rank over the mean.
         token_ratio: tokens of the fullest rank over the mean.
+        attention_floor: least attention ratio of any plan at degrees up to the largest allowed.
     """
 
     step_ratio: float
@@ -29,24 +32,27 @@ class PlanMetrics:
     attention_ratio: float
     vision_ratio: float
     token_ratio: float
+    attention_floor: float
 
 
-def plan_metrics(plan: StepPlan, batch: BatchMetadata, exchange_ns: int = 0) -> PlanMetrics:
-    """Ratios of a plan of whole samples.
+def plan_metrics(plan: StepPlan, batch: BatchMetadata, exchange_ns: int = 0, max_degree: int = 1) -> PlanMetrics:
+    """Ratios of a plan.
 
     Args:
         plan: the plan.
         batch: its samples.
         exchange_ns: time spent exchanging embeddings, added to the predicted step time.
+        max_degree: largest degree a sample may have, for the floor.
     """
     step_ns = plan.step_ns + exchange_ns
-    work = int(plan.language_ns.sum()) + int(plan.vision_ns.sum())
+    squares = -(-np.square(batch.tokens) // plan.degree)
     return PlanMetrics(
-        step_ratio=_ratio(step_ns, work / plan.ranks),
+        step_ratio=_ratio(step_ns, plan.work_ns / plan.ranks),
         bound_ratio=_ratio(step_ns, plan.lower_bound_ns),
-        attention_ratio=largest_over_mean(_on_ranks(plan, batch.tokens.astype(np.float64) ** 2)),
+        attention_ratio=largest_over_mean(_on_ranks(plan, squares)),
         vision_ratio=largest_over_mean(plan.vision_ns.sum(axis=0)),
-        token_ratio=largest_over_mean(_on_ranks(plan, batch.tokens)),
+        token_ratio=largest_over_mean(_on_ranks(plan, -(-batch.tokens // plan.degree))),
+        attention_floor=attention_floor(batch.tokens, plan.ranks, max_degree),
     )
 
 
@@ -71,8 +77,10 @@ def largest_over_mean(loads: NDArray[np.int64] | NDArray[np.float64]) -> float:
     return _ratio(float(loads.max()), float(loads.mean()))
 
 
-def _on_ranks(plan: StepPlan, values: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.bincount(plan.rank, weights=values, minlength=plan.ranks).astype(np.float64)
+def _on_ranks(plan: StepPlan, values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Sums over the step [R] of samples' values (int64 [N], of each rank of their nodes)."""
+    one = np.zeros(len(plan), dtype=np.int64)
+    return np.asarray(sharded_loads(values, plan.rank, one, plan.degree, (1, plan.ranks))[0])
 
 
 def _ratio(value: float, reference: float) -> float:

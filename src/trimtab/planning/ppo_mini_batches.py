@@ -63,4 +63,4 @@ def _take(batch: BatchMetadata, costs: Costs, rows: NDArray[np.int64]) -> Costs:
     visuals = np.concatenate(
         [np.arange(batch.visual_offsets[row], batch.visual_offsets[row + 1], dtype=np.int64) for row in rows]
     )
-    return Costs(language_ns=costs.language_ns[rows], vision_frame_ns=costs.vision_frame_ns[visuals])
+    return costs.take(rows, visuals)

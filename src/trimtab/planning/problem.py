@@ -2,12 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.planning.sequence_groups import GroupFamily
 from trimtab.schema.plans import Sync
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Sharding:
+    """What samples may be shared by, and what that costs (N samples, D degrees of the family).
+
+    Attributes:
+        family: the nested groups of ranks.
+        cost_ns: int64 [N, D], time on each rank of a sample's node.
+        sent_bytes: int64 [N, D], bytes the node's ranks send each other.
+    """
+
+    family: GroupFamily
+    cost_ns: NDArray[np.int64]
+    sent_bytes: NDArray[np.int64]
+
+    def column(self, degree: int) -> int:
+        """Column of a degree of the family."""
+        return self.family.degrees.index(degree)
+
+    def only(self, degree: int) -> Sharding:
+        """The same with that degree and 1 alone."""
+        columns = sorted({0, self.column(degree)})
+        return Sharding(
+            family=GroupFamily(ranks=self.family.ranks, degrees=tuple(self.family.degrees[each] for each in columns)),
+            cost_ns=self.cost_ns[:, columns],
+            sent_bytes=self.sent_bytes[:, columns],
+        )
+
+    def take(self, rows: NDArray[np.int64]) -> Sharding:
+        """The same of some samples, in that order."""
+        return replace(self, cost_ns=self.cost_ns[rows], sent_bytes=self.sent_bytes[rows])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -24,6 +57,7 @@ class PartitionProblem:
         equal_counts: every (rank, micro-batch) holds N / (R * M) samples, give or take one.
         start_ns: int64 [R], time each rank already spent since ranks last met, or None.
         rank_speed: float64 [R], speed relative to the one costs are stated for, or None.
+        sharding: degrees samples may have, or None where they stay whole.
     """
 
     cost_ns: NDArray[np.int64]
@@ -36,6 +70,7 @@ class PartitionProblem:
     equal_counts: bool = False
     start_ns: NDArray[np.int64] | None = None
     rank_speed: NDArray[np.float64] | None = None
+    sharding: Sharding | None = None
 
     def __len__(self) -> int:
         return len(self.cost_ns)
@@ -58,8 +93,11 @@ class Assignment:
     """Where each sample goes.
 
     Attributes:
-        rank, micro_batch: int64 [N].
+        rank: int64 [N], the first rank of a sample's node.
+        micro_batch: int64 [N].
+        degree: int64 [N], ranks that share a sample, or None where all are whole.
     """
 
     rank: NDArray[np.int64]
     micro_batch: NDArray[np.int64]
+    degree: NDArray[np.int64] | None = None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, get_args
 
 from trimtab.errors import SettingsError
 from trimtab.schema.plans import Sync
+
+Objective = Literal["time", "attention"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +16,8 @@ class PlanSettings:
     """How a step is planned.
 
     Attributes:
-        strategy: name of the partition: "whole-sample" (ours), "as-is" or a published one of ``planning/peers``.
+        strategy: name of the partition: "whole-sample" and "adaptive" (ours, without and with sharding), "uniform-N"
+            (every sample over N ranks), "as-is" or a published one of ``planning/peers``.
         sync: where ranks meet: "step" (DDP, ZeRO-1/2), "micro_batch" (pipelines) or "layer" (FSDP2, ZeRO-3).
         max_tokens_per_micro_batch: hard cap on a rank's language-model tokens in one micro-batch; the number of
             micro-batches is the smallest that fits. None: one micro-batch.
@@ -24,7 +27,9 @@ class PlanSettings:
             only): a rank fills as few as it needs and stops.
         within_step: samples stay in the PPO mini-batch they came in; see ``planning/ppo_mini_batches.py``.
         balance_vision: spread vision units over ranks; otherwise a visual is encoded where its sample is.
-        max_degree: largest sequence-parallel degree of sharding strategies.
+        max_degree: largest sequence-parallel degree of "adaptive" (the paper's p_max).
+        ranks_per_node: consecutive ranks that share fast links; groups of ranks stay within them where degrees allow.
+        objective: what "adaptive" makes least: predicted step "time", or the "attention" ratio as the paper does.
         locality_tolerance: of plans slower than the best by at most this share, the one that moves least is taken.
             Used only where samples are on ranks already.
     """
@@ -38,6 +43,8 @@ class PlanSettings:
     within_step: bool = True
     balance_vision: bool = True
     max_degree: int = 1
+    ranks_per_node: int = 8
+    objective: Objective = "time"
     locality_tolerance: float = 0.01
 
     def __post_init__(self) -> None:
@@ -52,8 +59,12 @@ class PlanSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise SettingsError(f"{name}={value} must be at least 1, or None for no cap")
-        if self.max_degree < 1:
-            raise SettingsError(f"max_degree={self.max_degree} must be at least 1")
+        for name in ("max_degree", "ranks_per_node"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.objective not in get_args(Objective):
+            known = ", ".join(get_args(Objective))
+            raise SettingsError(f"objective={self.objective!r} is unknown; choose one of {known}")
         if not 0 <= self.locality_tolerance < 1:
             raise SettingsError(f"locality_tolerance={self.locality_tolerance} must lie in [0, 1)")
         if not self.equal_microbatches and self.sync != "step":

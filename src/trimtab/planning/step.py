@@ -16,8 +16,10 @@ from trimtab.planning.feasibility import check_fits
 from trimtab.planning.locality import moved_bytes, relabel, sample_bytes, stay_put
 from trimtab.planning.partition import partition
 from trimtab.planning.peers import as_is
+from trimtab.planning.plainer import plainer_arrangements
 from trimtab.planning.problem import Assignment, PartitionProblem
 from trimtab.planning.settings import PlanSettings
+from trimtab.planning.sharding_problem import any_degree_bound, sharding_for
 from trimtab.planning.strategies import VisionRule, strategy_named
 from trimtab.schema.costs import Costs
 from trimtab.schema.metadata import BatchMetadata
@@ -58,9 +60,11 @@ def plan_step(
         SettingsError: arguments contradict the settings, or the strategy does not honour them.
     """
     problem = partition_problem(batch, costs, ranks, settings, history=history, rank_speed=rank_speed)
-    check_fits(problem, batch.sample_ids)
+    check_fits(problem, batch.sample_ids, costs.legal_degrees)
     strategy = strategy_named(settings.strategy)
     if pack_of is not None:
+        if strategy.shards:
+            raise SettingsError(f"pack_of and strategy {strategy.name!r} exclude each other: packs run whole")
         if current_rank is not None:
             raise SettingsError("pack_of and current_rank exclude each other: packs are planned before they are loaded")
         packs = whole_packs.checked_packs(pack_of, len(batch), equal_counts=settings.equal_counts)
@@ -80,9 +84,13 @@ def plan_step(
     if ours and current_rank is not None:
         assignments = _nearer(batch, problem, assignments, at_first, settings.locality_tolerance)
     candidates = [arrange(batch, costs, problem, assignment, vision) for assignment in assignments]
-    if ours and _legal(problem, current.assignment):
+    adaptive = strategy.name == "adaptive" and settings.objective == "time"
+    if adaptive:
+        candidates += plainer_arrangements(batch, costs, problem, vision, candidates[0])
+    if (ours or adaptive) and _legal(problem, current.assignment):
         candidates.append(current)
-    chosen = _choose(batch, candidates, None if current_rank is None else at_first, settings.locality_tolerance)
+    nearest = ours and current_rank is not None
+    chosen = _choose(batch, candidates, at_first if nearest else None, settings.locality_tolerance)
     return _plan(batch, costs, problem, settings, chosen, current)
 
 
@@ -145,6 +153,7 @@ def partition_problem(
         equal_counts=settings.equal_counts,
         start_ns=start,
         rank_speed=speed,
+        sharding=sharding_for(strategy_named(settings.strategy), batch, costs, ranks, settings),
     )
 
 
@@ -159,7 +168,7 @@ def _objectives(
     batch: BatchMetadata, costs: Costs, problem: PartitionProblem, settings: PlanSettings
 ) -> list[PartitionProblem]:
     """What to even out: language, or also language plus own vision where vision stays with its sample."""
-    if settings.balance_vision or not batch.num_visuals:
+    if settings.balance_vision or not batch.num_visuals or problem.sharding is not None:
         return [problem]
     own = np.zeros(len(batch), dtype=np.int64)
     np.add.at(own, batch.sample_of_visual, costs.vision_frame_ns * batch.grid_thw[:, 0])
@@ -197,7 +206,13 @@ def _step_ns(arrangement: Arrangement) -> int:
 
 
 def _legal(problem: PartitionProblem, assignment: Assignment) -> bool:
-    """Whether the current arrangement meets the rank cap and the equal counts; it keeps micro-batch caps anyway."""
+    """Whether the current arrangement meets the caps and the equal counts.
+
+    It is cut at the micro-batch cap, but a sample that only fits sharded breaks it.
+    """
+    cap = problem.max_tokens_per_micro_batch
+    if cap is not None and problem.tokens.max(initial=0) > cap:
+        return False
     held = np.zeros(problem.ranks, dtype=np.int64)
     np.add.at(held, assignment.rank, problem.tokens)
     if problem.max_tokens_per_rank is not None and held.max(initial=0) > problem.max_tokens_per_rank:
@@ -221,6 +236,7 @@ def _plan(
 ) -> StepPlan:
     """The plan of an arrangement; ``items_ns`` is the language cost of what stays whole, samples by default."""
     _, distinct = np.unique(batch.visual_keys, return_index=True)
+    degree = chosen.assignment.degree
     bound = step_bound(
         costs.language_ns if items_ns is None else items_ns,
         costs.vision_frame_ns[distinct],
@@ -230,12 +246,13 @@ def _plan(
         problem.sync,
         start=problem.start_ns,
         speed=problem.rank_speed,
+        sharded=None if problem.sharding is None else any_degree_bound(problem, costs),
     )
     return StepPlan(
         ranks=problem.ranks,
         micro_batches=chosen.micro_batches,
         rank=chosen.assignment.rank,
-        degree=np.ones(len(batch), dtype=np.int64),
+        degree=np.ones(len(batch), dtype=np.int64) if degree is None else degree,
         micro_batch=chosen.assignment.micro_batch,
         units=chosen.units,
         language_ns=chosen.language_ns,
@@ -246,4 +263,5 @@ def _plan(
         sync=problem.sync,
         denominators={"tokens": int(batch.loss_tokens.sum()), "sequences": int((batch.loss_tokens > 0).sum())},
         strategy=settings.strategy,
+        unsharded_ns=None if degree is None else int(costs.language_ns.sum() + chosen.vision_ns.sum()),
     )

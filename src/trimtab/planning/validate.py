@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import InvalidPlanError
-from trimtab.planning.loads import language_loads, vision_loads
+from trimtab.planning.loads import cost_at_degree, language_loads, sharded_loads, vision_loads
 from trimtab.planning.settings import PlanSettings
 from trimtab.planning.vision import encodings
 from trimtab.schema.costs import Costs
@@ -15,7 +15,7 @@ from trimtab.schema.plans import StepPlan
 
 
 def validate_plan(plan: StepPlan, batch: BatchMetadata, costs: Costs, settings: PlanSettings) -> None:
-    """Every sample and frame placed once, caps kept, predictions those of the placement. Degree 1 only.
+    """Every sample and frame placed once, on a whole node, caps kept, predictions those of the placement.
 
     Raises:
         InvalidPlanError: names the first invariant broken, with the sample or rank and the values.
@@ -27,18 +27,33 @@ def validate_plan(plan: StepPlan, batch: BatchMetadata, costs: Costs, settings: 
 
 
 def _check_samples(plan: StepPlan, batch: BatchMetadata) -> None:
-    for name, values, limit in (("rank", plan.rank, plan.ranks), ("micro_batch", plan.micro_batch, plan.micro_batches)):
+    placed = (
+        ("rank", plan.rank, plan.ranks),
+        ("micro_batch", plan.micro_batch, plan.micro_batches),
+        ("degree less 1", plan.degree - 1, plan.ranks),
+    )
+    for name, values, limit in placed:
         if values.shape != (len(batch),):
             raise InvalidPlanError(f"{name} holds {values.shape} entries for {len(batch)} samples")
         outside = np.flatnonzero((values < 0) | (values >= limit))
         if len(outside):
             row = int(outside[0])
             raise InvalidPlanError(f"sample {batch.sample_ids[row]}: {name}={values[row]} is not below {limit}")
+    off_node = np.flatnonzero((plan.rank % plan.degree != 0) | (plan.rank + plan.degree > plan.ranks))
+    if len(off_node):
+        row = int(off_node[0])
+        raise InvalidPlanError(
+            f"sample {batch.sample_ids[row]}: degree {plan.degree[row]} from rank {plan.rank[row]} is no node of "
+            f"{plan.ranks} ranks"
+        )
+    chain = np.unique(plan.degree)
+    if (chain[1:] % chain[:-1] != 0).any():
+        raise InvalidPlanError(f"degrees {chain.tolist()} do not nest: each must divide the next")
 
 
 def _check_caps(plan: StepPlan, batch: BatchMetadata, settings: PlanSettings) -> None:
     shape = (plan.micro_batches, plan.ranks)
-    held = language_loads(batch.tokens, plan.rank, plan.micro_batch, shape)
+    held = sharded_loads(-(-batch.tokens // plan.degree), plan.rank, plan.micro_batch, plan.degree, shape)
     caps = (
         ("max_tokens_per_micro_batch", settings.max_tokens_per_micro_batch, held),
         ("max_tokens_per_rank", settings.max_tokens_per_rank, held.sum(axis=0)[None]),
@@ -85,8 +100,10 @@ def _unit_rows(plan: StepPlan) -> list[list[int]]:
 
 def _check_predictions(plan: StepPlan, batch: BatchMetadata, costs: Costs) -> None:
     shape = (plan.micro_batches, plan.ranks)
+    on_rank = cost_at_degree(costs, plan.degree)
+    language = sharded_loads(on_rank, plan.rank, plan.micro_batch, plan.degree, shape)
     work_placed: tuple[tuple[str, NDArray[np.int64], NDArray[np.int64]], ...] = (
-        ("language_ns", plan.language_ns, language_loads(costs.language_ns, plan.rank, plan.micro_batch, shape)),
+        ("language_ns", plan.language_ns, language),
         ("vision_ns", plan.vision_ns, vision_loads(costs.vision_frame_ns, plan.units, shape)),
     )
     for name, stated, found in work_placed:

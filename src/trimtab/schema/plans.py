@@ -51,6 +51,8 @@ class StepPlan:
         sync: where ranks meet.
         denominators: predicted global denominators: "tokens" in the loss, "sequences" with any.
         strategy: name of the strategy that made it.
+        unsharded_ns: what its work would take on one rank with every sample whole, or None for a plan of whole samples,
+            whose loads add up to that.
     """
 
     ranks: int
@@ -67,9 +69,15 @@ class StepPlan:
     sync: Sync
     denominators: dict[str, int]
     strategy: str = "whole-sample"
+    unsharded_ns: int | None = None
 
     def __len__(self) -> int:
         return len(self.rank)
+
+    @property
+    def work_ns(self) -> int:
+        """Time of the step's work on one rank, every sample whole: what ``step_ratio`` compares with."""
+        return int(self.language_ns.sum() + self.vision_ns.sum()) if self.unsharded_ns is None else self.unsharded_ns
 
     def rows(self, rank: int, micro_batch: int) -> NDArray[np.int64]:
         """Rows of the samples that start on ``rank`` in ``micro_batch``, in batch order."""
