@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,14 @@ from trimtab.cost.cluster import Cluster, cluster_presets, load_cluster
 from trimtab.cost.flops import TRAIN_RECOMPUTE
 from trimtab.cost.memory import largest_micro_batch
 from trimtab.cost.polynomial import PolynomialCost, polynomial_costs
+from trimtab.cost.sharding import ExchangeCost, with_degrees
 from trimtab.errors import InfeasibleError, SettingsError
 from trimtab.planning.explain import explain
 from trimtab.planning.settings import PlanSettings
 from trimtab.planning.step import plan_step
 from trimtab.planning.strategies import STRATEGIES, strategy_named
 from trimtab.planning.workloads import MIXES, generated_batch
+from trimtab.schema.costs import Costs
 from trimtab.schema.metadata import BatchMetadata
 from trimtab.schema.table_file import read_table
 
@@ -58,7 +61,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"(default: {_DEFAULT_CLUSTER} without that cap)",
     )
     parser.add_argument("--cost", metavar="FILE", help="coefficients written by `trimtab fit`, for the language model")
-    parser.add_argument("--max-degree", type=int, default=8, metavar="N", help="largest sequence-parallel degree")
+    parser.add_argument(
+        "--max-degree", type=int, default=8, metavar="N", help="largest sequence-parallel degree (default: 8)"
+    )
+    parser.add_argument(
+        "--objective",
+        choices=["time", "attention"],
+        default="time",
+        help="what `adaptive` makes least: predicted step time (default), or the attention ratio",
+    )
+    parser.add_argument(
+        "--overlap",
+        type=float,
+        default=ExchangeCost().overlap,
+        metavar="SHARE",
+        help=f"share of the all-to-all of sharded samples that computing hides (default: {ExchangeCost().overlap})",
+    )
     parser.add_argument(
         "--demo",
         nargs="?",
@@ -95,6 +113,8 @@ def run(args: argparse.Namespace) -> int:
             sync=args.sync,
             max_tokens_per_micro_batch=_micro_batch_cap(args, architecture, cluster),
             max_degree=args.max_degree,
+            ranks_per_node=cluster.ranks_per_node,
+            objective=args.objective,
         ),
     )
     rows = list(_rows(job, batches, args.strategy))
@@ -144,9 +164,29 @@ def _batches(args: argparse.Namespace, architecture: Architecture) -> list[Batch
 
 
 def _cost_model(args: argparse.Namespace, architecture: Architecture, cluster: Cluster) -> CostModel:
-    """Analytic costs on the cluster's devices, or fitted ones for the language model."""
+    """Costs at every degree: analytic on the cluster's devices, or fitted for the language model."""
+    whole = _whole_costs(args, architecture, cluster)
+    exchange = ExchangeCost(overlap=args.overlap)
 
-    def analytic(batch: BatchMetadata) -> Any:
+    def at_every_degree(batch: BatchMetadata) -> Costs:
+        return with_degrees(
+            whole(batch),
+            batch.tokens,
+            architecture.language,
+            cluster,
+            args.ranks,
+            max_degree=args.max_degree,
+            passes=TRAIN_RECOMPUTE,
+            exchange=exchange,
+        )
+
+    return at_every_degree
+
+
+def _whole_costs(args: argparse.Namespace, architecture: Architecture, cluster: Cluster) -> CostModel:
+    """Costs of whole samples."""
+
+    def analytic(batch: BatchMetadata) -> Costs:
         return analytic_costs(
             batch, architecture, cluster.device, language_passes=TRAIN_RECOMPUTE, vision_passes=TRAIN_RECOMPUTE
         )
@@ -202,7 +242,7 @@ def _print(result: dict[str, Any]) -> None:
         if row in refused:
             table.add_row(row["name"], "-", *[""] * 7)
             continue
-        means = [f"{row[name]['mean']:.3f}" for name in RATIOS]
+        means = [f"{row[name]['mean']:.3f}" for name in RATIOS[:5]]
         figures = [f"{row['all_to_all_bytes'] / 1e9:.2f}", f"{row['planning_ms']['median']:.2f}"]
         table.add_row(row["name"], means[0], f"{row['step_ratio']['max']:.3f}", *means[1:], *figures)
     console = Console()
@@ -222,11 +262,7 @@ def _explain(job: Job, batches: list[BatchMetadata], strategies: list[str]) -> N
     console = Console(file=sys.stderr)
     costs = job.costs(batches[0])
     for name in strategies:
-        settings = PlanSettings(
-            strategy=name,
-            sync=job.settings.sync,
-            max_tokens_per_micro_batch=job.settings.max_tokens_per_micro_batch,
-        )
+        settings = replace(job.settings, strategy=name)
         plan = plan_step(batches[0], costs, job.ranks, settings)
         console.print(f"{name}, first batch", style="bold", highlight=False)
         for line in explain(plan, batches[0], costs, settings):

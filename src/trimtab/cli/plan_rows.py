@@ -14,7 +14,7 @@ from trimtab.cost.cluster import Cluster
 from trimtab.cost.communication import all_to_all_seconds
 from trimtab.errors import InfeasibleError, SettingsError
 from trimtab.planning.arrangement import arrange
-from trimtab.planning.metrics import PlanMetrics, embedding_bytes_sent, plan_metrics
+from trimtab.planning.metrics import PlanMetrics, embedding_bytes_sent, plan_metrics, shared_bytes
 from trimtab.planning.partition import partition
 from trimtab.planning.settings import PlanSettings
 from trimtab.planning.step import partition_problem, plan_step
@@ -23,7 +23,7 @@ from trimtab.schema.costs import Costs
 from trimtab.schema.metadata import BatchMetadata
 from trimtab.schema.plans import StepPlan
 
-RATIOS = ("step_ratio", "bound_ratio", "attention_ratio", "vision_ratio", "token_ratio")
+RATIOS = ("step_ratio", "bound_ratio", "attention_ratio", "vision_ratio", "token_ratio", "attention_floor")
 _EMBEDDING_BYTES = 2  # bf16
 
 CostModel = Callable[[BatchMetadata], Costs]
@@ -55,7 +55,7 @@ class PlannedBatch:
     Attributes:
         plan: its plan.
         metrics: how even it is, exchanges included.
-        all_to_all_bytes: bytes that cross ranks, forward and backward.
+        all_to_all_bytes: bytes that cross ranks, embeddings and shared samples, forward and backward.
         planning_ms: costs and language partition.
         vision_planning_ms: vision units.
     """
@@ -85,10 +85,11 @@ def plan_batch(job: Job, batch: BatchMetadata, strategy_name: str) -> PlannedBat
     arrange(batch, costs, problem, assignment, strategy.vision)
     arranged = time.perf_counter()
     sent = embedding_bytes_sent(plan, batch, _token_bytes(job.architecture))
+    max_degree = strategy.degree or (settings.max_degree if strategy.shards else 1)
     return PlannedBatch(
         plan=plan,
-        metrics=plan_metrics(plan, batch, _exchange_ns(job, sent)),
-        all_to_all_bytes=2 * int(sent.sum()),
+        metrics=plan_metrics(plan, batch, _exchange_ns(job, sent), max_degree),
+        all_to_all_bytes=2 * int(sent.sum()) + shared_bytes(plan, costs),
         planning_ms=(partitioned - started) * 1e3,
         vision_planning_ms=(arranged - partitioned) * 1e3,
     )

@@ -20,7 +20,6 @@ _ROUNDS = 20
 # Placements tried to raise and to lower degrees: so many samples over all tries, within limits.
 _SAMPLES_RAISED = 2_000
 _SAMPLES_LOWERED = 4_000
-_SAMPLES_CLIMBED = 1_000
 _FEWEST_TRIES = 4
 _MOST_TRIES = 64
 
@@ -68,8 +67,6 @@ class DegreeSearch:
             self._lower_thresholds()
         if not self._good_enough():
             self._raise_degrees()
-        if not self._good_enough():
-            self._climb()
         if self._best is None:
             return None
         self._lower_degrees(self._fewest_bytes())
@@ -133,22 +130,6 @@ class DegreeSearch:
                 self._keep(now)
                 if self._good_enough():
                     return
-
-    def _climb(self) -> None:
-        """Change one sample's degree by one step, the largest samples first, and keep what is faster."""
-        if self._best is None:
-            return
-        columns = self.feasible.shape[1]
-        largest = np.argsort(-self.placer.sharding.cost_ns[:, 0], kind="stable").tolist()
-        moves = [(row, change) for row in largest for change in (1, -1)]
-        for row, change in moves[: self._tries(_SAMPLES_CLIMBED)]:
-            column = self._best.column.copy()
-            column[row] += change
-            if not 0 <= column[row] < columns or not self.feasible[row, column[row]]:
-                continue
-            found = self.placer.place(column, _ROUNDS, self._best.slowest_ns)
-            if found is not None:
-                self._keep(found)
 
     def _lower_degrees(self, now: Placement) -> None:
         """Give samples the next lower degree, those first that save most bytes, as many at once as succeed."""

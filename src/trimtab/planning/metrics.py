@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from trimtab.planning.bounds import attention_floor
 from trimtab.planning.loads import sharded_loads
 from trimtab.planning.routing import route_vision
+from trimtab.schema.costs import Costs
 from trimtab.schema.metadata import BatchMetadata
 from trimtab.schema.plans import StepPlan
 
@@ -70,6 +71,14 @@ def embedding_bytes_sent(plan: StepPlan, batch: BatchMetadata, token_bytes: int)
         leaving = route.source_rank != route.destination_rank
         np.add.at(sent[micro_batch], route.source_rank[leaving], route.rows[leaving] * token_bytes)
     return sent
+
+
+def shared_bytes(plan: StepPlan, costs: Costs) -> int:
+    """Bytes the ranks of shared samples send each other in a step."""
+    if costs.sharded is None:
+        return 0
+    column = np.searchsorted(costs.sharded.degrees, plan.degree)
+    return int(costs.sharded.sent_bytes[np.arange(len(plan)), column].sum())
 
 
 def largest_over_mean(loads: NDArray[np.int64] | NDArray[np.float64]) -> float:

@@ -12,6 +12,7 @@ GLOSSARY: dict[str, str] = {
     "step_ratio": "predicted (or measured) step time / (unsharded total time / ranks), so communication counts",
     "bound_ratio": "step time / the proven lower bound over plans of the same kind",
     "attention_ratio": "attention work of the busiest rank / mean over ranks",
+    "attention_floor": "least attention ratio of any plan at the degrees allowed: max(1, R h_max^2 / (p_max sum h^2))",
     "vision_ratio": "vision-encoder time of the busiest rank / mean over ranks",
     "token_ratio": "language-model tokens of the fullest rank / mean over ranks",
     "step_ms": "time of one optimizer step, milliseconds",
