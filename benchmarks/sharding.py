@@ -146,7 +146,7 @@ def add(
     degree = np.ones(len(batch), dtype=np.int64) if assignment.degree is None else assignment.degree
 
     def on_ranks(values: NDArray[np.int64]) -> NDArray[np.int64]:
-        return sharded_loads(values, assignment.rank, assignment.micro_batch, degree, (1, ranks))[0]
+        return np.asarray(sharded_loads(values, assignment.rank, assignment.micro_batch, degree, (1, ranks))[0])
 
     assert costs.sharded is not None
     sent = costs.sharded.sent_bytes

@@ -21,7 +21,7 @@ from trimtab.schema.metadata import BatchMetadata
 ADAPTIVE = PlanSettings(strategy="adaptive", max_degree=8)
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(batch=batches(), ranks=st.integers(1, 12), cap=st.sampled_from([None, 40_000, 200_000]), data=st.data())
 def test_plans_are_legal_and_never_slower_than_simpler_ones(
     batch: BatchMetadata, ranks: int, cap: int | None, data: st.DataObject
@@ -50,7 +50,7 @@ def test_plans_are_legal_and_never_slower_than_simpler_ones(
         assert plan.step_ns <= other.step_ns, simpler
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(batch=batches(), ranks=st.integers(1, 8), data=st.data())
 def test_input_order_changes_no_load(batch: BatchMetadata, ranks: int, data: st.DataObject) -> None:
     order = np.array(data.draw(st.permutations(range(len(batch)))), dtype=np.int64)
