@@ -10,10 +10,13 @@ from planning_cases import LANGUAGE, batch_of, batches, costs_of, sharded_costs_
 
 from trimtab.errors import InfeasibleError, SettingsError
 from trimtab.planning.collectives import check_order, step_order
+from trimtab.planning.loads import cost_at_degree, sharded_loads
 from trimtab.planning.metrics import plan_metrics
+from trimtab.planning.partition import partition
 from trimtab.planning.sequence_groups import group_family
 from trimtab.planning.settings import PlanSettings
-from trimtab.planning.step import plan_step
+from trimtab.planning.step import partition_problem, plan_step
+from trimtab.planning.strategies import strategy_named
 from trimtab.planning.validate import validate_plan
 from trimtab.planning.workloads import generated_batch
 from trimtab.schema.metadata import BatchMetadata
@@ -53,11 +56,15 @@ def test_plans_are_legal_and_never_slower_than_simpler_ones(
 @settings(max_examples=20)
 @given(batch=batches(), ranks=st.integers(1, 8), data=st.data())
 def test_input_order_changes_no_load(batch: BatchMetadata, ranks: int, data: st.DataObject) -> None:
+    """Of the search; a whole plan may also keep the order samples came in."""
     order = np.array(data.draw(st.permutations(range(len(batch)))), dtype=np.int64)
     loads = []
     for each in (batch, batch.take(order)):
-        wanted = replace(ADAPTIVE, balance_vision=False)
-        loads.append(np.sort(plan_step(each, sharded_costs_of(each, ranks), ranks, wanted).language_ns, axis=None))
+        costs = sharded_costs_of(each, ranks)
+        found = partition(partition_problem(each, costs, ranks, ADAPTIVE), strategy_named("adaptive"))
+        assert found.degree is not None
+        on_rank = cost_at_degree(costs, found.degree)
+        loads.append(np.sort(sharded_loads(on_rank, found.rank, found.micro_batch, found.degree, (1, ranks))[0]))
     assert (loads[0] == loads[1]).all()
 
 
