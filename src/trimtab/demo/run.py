@@ -12,6 +12,7 @@ from rich.console import Console
 
 from trimtab.demo import questions
 from trimtab.demo.dataset import DemoDataset, write_demo
+from trimtab.demo.launching import run_to_the_end
 from trimtab.demo.model import write_model
 from trimtab.demo.scan import scan_dataset
 from trimtab.demo.settings import DemoSettings
@@ -20,7 +21,6 @@ from trimtab.report.comparison import Comparison
 from trimtab.report.comparison_table import comparison_table
 from trimtab.report.run_comparison import PLOT, SUMMARY, compare_runs
 from trimtab.training.by_turns import ByTurns, train_by_turns
-from trimtab.training.launch import launch
 from trimtab.training.settings import BalanceSettings, EvalSettings, OptimizerSettings, SFTSettings
 
 NAME = "demo"
@@ -61,8 +61,7 @@ def run_demo(options: DemoOptions, *, quiet: bool = False) -> dict[str, Any]:
         stop_after=min(options.baseline_steps, balanced.steps),
         evaluation=EvalSettings(),
     )
-    if launch(train_by_turns, ByTurns(main=balanced, other=baseline)) != 0:
-        raise KeyboardInterrupt  # a signal; the demo keeps no checkpoint and is run again
+    run_to_the_end(train_by_turns, ByTurns(main=balanced, other=baseline))
     accuracy = _accuracy(balanced.folder / "evaluation.json", dataset)
     comparison, summary = compare_runs(options.runs / NAME, {"accuracy": accuracy})
     if not quiet:

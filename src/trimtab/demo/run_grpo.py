@@ -13,6 +13,7 @@ from rich.console import Console
 from trimtab.demo import answer_reward, questions
 from trimtab.demo.dataset import DemoDataset, write_demo
 from trimtab.demo.grpo_settings import GRPODemoSettings
+from trimtab.demo.launching import run_to_the_end
 from trimtab.demo.model import write_model
 from trimtab.demo.scan import scan_dataset
 from trimtab.loader.settings import LoaderSettings
@@ -23,7 +24,6 @@ from trimtab.training.grpo.by_turns import GRPOByTurns, time_by_turns
 from trimtab.training.grpo.replies import differences
 from trimtab.training.grpo.run import train_grpo
 from trimtab.training.grpo.settings import GRPOSettings, RewardSettings, RolloutSettings
-from trimtab.training.launch import launch
 from trimtab.training.run_folder import REPLIES
 from trimtab.training.settings import BalanceSettings, EvalSettings, OptimizerSettings, SFTSettings
 from trimtab.training.sft import train
@@ -62,11 +62,11 @@ def run_grpo_demo(options: GRPODemoOptions, *, quiet: bool = False) -> dict[str,
         KeyboardInterrupt: a signal stopped it.
     """
     start = start_settings(options, *prepare(options))
-    _launched(launch(train, start))
+    run_to_the_end(train, start)
     learning = learning_settings(options, start)
-    _launched(launch(train_grpo, learning))
+    run_to_the_end(train_grpo, learning)
     timing = timing_settings(options, start.folder / "model")
-    _launched(launch(time_by_turns, GRPOByTurns(main=timing, other=baseline_of(timing))))
+    run_to_the_end(time_by_turns, GRPOByTurns(main=timing, other=baseline_of(timing)))
     comparison = compare(read_steps(timing.folder), read_steps(baseline_of(timing).folder))
     replies = differences(_replies(timing.folder), _replies(baseline_of(timing).folder))
     summary = {**results(learning), **comparison.to_json(), "float32_replies": replies.to_json()}
@@ -177,11 +177,6 @@ def results(learning: GRPOSettings) -> dict[str, Any]:
 
 def _replies(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / REPLIES).read_text(encoding="utf-8").splitlines()]
-
-
-def _launched(code: int) -> None:
-    if code != 0:
-        raise KeyboardInterrupt  # a signal; the demo keeps no checkpoint and is run again
 
 
 def _print(comparison: Comparison, summary: dict[str, Any], folder: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.errors import CheckpointError, InfeasibleError, LoaderError, SettingsError
+from trimtab.errors import CheckpointError, InfeasibleError, LoaderError
 from trimtab.loader.pack_step import PackStep
 from trimtab.planning.packing.epoch import pack_epoch
 from trimtab.planning.packing.packs import Packs
@@ -18,6 +18,7 @@ from trimtab.planning.packing.problem import PackProblem, smallest_caps
 from trimtab.planning.packing.settings import PackSettings
 from trimtab.planning.packing.step_matching import StepGroups
 from trimtab.planning.packing.stretches import Stretch, deal_after
+from trimtab.schema.setting_checks import check_least
 
 _EPOCHS_KEPT = 2
 _DEAL, _REPLACE = 101, 102  # streams of random numbers beside those of ``pack_epoch``
@@ -58,8 +59,7 @@ class PackSampler:
             SettingsError: a number is too small.
         """
         for name, value, least in (("ranks", ranks, 1), ("micro_batches", micro_batches, 1), ("seed", seed, 0)):
-            if value < least:
-                raise SettingsError(f"{name}={value} must be at least {least}")
+            check_least(name, value, least)
         self._problem, self._seed = problem, seed
         self._settings = settings or PackSettings()
         self._ranks, self._micro_batches = ranks, micro_batches

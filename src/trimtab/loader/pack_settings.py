@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from trimtab.errors import SettingsError
 from trimtab.planning.packing.settings import PackSettings
+from trimtab.schema.setting_checks import check_least
 
 _DEFAULTS = PackSettings()
 
@@ -48,8 +49,8 @@ class PackingSettings:
         ones = ("tokens", "patches", "samples_per_pack", "max_samples", "window")
         for name, least in (*((name, 1) for name in ones), ("pool", 2)):
             value = getattr(self, name)
-            if value is not None and value < least:
-                raise SettingsError(f"packing.{name}={value} must be at least {least}")
+            if value is not None:
+                check_least(f"packing.{name}", value, least)
 
     @property
     def packer(self) -> PackSettings:

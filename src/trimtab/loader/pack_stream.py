@@ -16,6 +16,7 @@ from trimtab.planning.packing.pools import PoolCarry, pack_next_pool
 from trimtab.planning.packing.problem import PackProblem
 from trimtab.planning.packing.settings import PackSettings
 from trimtab.planning.packing.step_matching import match_steps
+from trimtab.schema.setting_checks import check_least
 
 StreamSource = Callable[[int], Iterable[tuple[str, Sequence[int]]]]
 """From sample number n on: (key, loads [K]) of each; the same samples in the same order whenever called."""
@@ -75,8 +76,7 @@ class PackStream:
         if self._settings.method != "best":
             raise SettingsError(f"method={self._settings.method!r} packs a whole epoch at once; stream with 'best'")
         for name, value, least in (("ranks", ranks, 1), ("seed", seed, 0)):
-            if value < least:
-                raise SettingsError(f"{name}={value} must be at least {least}")
+            check_least(name, value, least)
         self._source, self._caps, self._ranks, self._seed = source, caps, ranks, seed
         self._report_oversized = report_oversized
         self._read = self._pools = self._windows = self._oversized = 0

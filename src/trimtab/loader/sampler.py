@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import CheckpointError, SettingsError
+from trimtab.schema.setting_checks import check_least
 
 
 class StepSampler:
@@ -24,8 +25,7 @@ class StepSampler:
         Raises:
             SettingsError: the table is smaller than one step.
         """
-        if samples_per_step < 1:
-            raise SettingsError(f"samples_per_step={samples_per_step} must be at least 1")
+        check_least("samples_per_step", samples_per_step, 1)
         if num_samples < samples_per_step:
             raise SettingsError(
                 f"the dataset has {num_samples} samples, fewer than samples_per_step={samples_per_step}; "

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trimtab.errors import SettingsError
+from trimtab.schema.setting_checks import check_least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,6 @@ class LoaderSettings:
             SettingsError: a number is out of range.
         """
         for name, least in (("workers", 1), ("prefetch", 1), ("cache_mb", 0)):
-            if getattr(self, name) < least:
-                raise SettingsError(f"loader.{name}={getattr(self, name)} must be at least {least}")
+            check_least(f"loader.{name}", getattr(self, name), least)
         if self.item_timeout_s <= 0:
             raise SettingsError(f"loader.item_timeout_s={self.item_timeout_s} must be positive")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from trimtab.errors import SettingsError
+from trimtab.schema.setting_checks import check_least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +35,7 @@ class GroupFamily:
         Raises:
             SettingsError: there are no ranks, or the degrees are no divisor chain from 1 to at most R.
         """
-        if self.ranks < 1:
-            raise SettingsError(f"ranks={self.ranks} must be at least 1")
+        check_least("ranks", self.ranks, 1)
         chain = self.degrees
         divides = all(low < high and high % low == 0 for low, high in pairwise(chain))
         if not chain or chain[0] != 1 or not divides:
@@ -85,8 +85,7 @@ def group_family(ranks: int, legal_degrees: Iterable[int], max_degree: int, *, r
         SettingsError: ``max_degree`` or ``ranks_per_node`` is below 1.
     """
     for name, value in (("max_degree", max_degree), ("ranks_per_node", ranks_per_node)):
-        if value < 1:
-            raise SettingsError(f"{name}={value} must be at least 1")
+        check_least(name, value, 1)
     usable = sorted({1, *(degree for degree in legal_degrees if 1 <= degree <= min(max_degree, ranks))})
     best_to: dict[int, tuple[int, ...]] = {}
     for degree in usable:

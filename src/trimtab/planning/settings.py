@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from trimtab.errors import SettingsError
 from trimtab.schema.plans import Sync
+from trimtab.schema.setting_checks import check_least
 
 Objective = Literal["time", "attention"]
 
@@ -60,8 +61,7 @@ class PlanSettings:
             if value is not None and value < 1:
                 raise SettingsError(f"{name}={value} must be at least 1, or None for no cap")
         for name in ("max_degree", "ranks_per_node"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name}={getattr(self, name)} must be at least 1")
+            check_least(name, getattr(self, name), 1)
         if self.objective not in get_args(Objective):
             known = ", ".join(get_args(Objective))
             raise SettingsError(f"objective={self.objective!r} is unknown; choose one of {known}")

@@ -24,6 +24,7 @@ from trimtab.planning.strategies import VisionRule, strategy_named
 from trimtab.schema.costs import Costs
 from trimtab.schema.metadata import BatchMetadata
 from trimtab.schema.plans import StepPlan
+from trimtab.schema.setting_checks import check_least
 
 
 def plan_step(
@@ -75,23 +76,39 @@ def plan_step(
     current = arrange(batch, costs, problem, as_is.pack_in_order(problem, at_first), "at-owner")
     if strategy.name == "as-is":
         return _plan(batch, costs, problem, settings, current, current)
+    nearest = at_first if strategy.name == "whole-sample" and current_rank is not None else None
+    candidates = _candidates(batch, costs, problem, settings, current, nearest)
+    chosen = _choose(batch, candidates, nearest, settings.locality_tolerance)
+    return _plan(batch, costs, problem, settings, chosen, current)
+
+
+def _candidates(
+    batch: BatchMetadata,
+    costs: Costs,
+    problem: PartitionProblem,
+    settings: PlanSettings,
+    current: Arrangement,
+    nearest: NDArray[np.int64] | None,
+) -> list[Arrangement]:
+    """What the strategy found and, for ours, what its plan must not be slower than.
+
+    ``nearest`` (int64 [N]) are the ranks samples lie on, where staying there counts.
+    """
+    strategy = strategy_named(settings.strategy)
     assignments = [
         partition(each, strategy, equal_microbatches=settings.equal_microbatches)
         for each in _objectives(batch, costs, problem, settings)
     ]
+    if nearest is not None:
+        assignments = _nearer(batch, problem, assignments, nearest, settings.locality_tolerance)
     vision: VisionRule = strategy.vision if settings.balance_vision else "at-owner"
-    ours = strategy.name == "whole-sample"
-    if ours and current_rank is not None:
-        assignments = _nearer(batch, problem, assignments, at_first, settings.locality_tolerance)
     candidates = [arrange(batch, costs, problem, assignment, vision) for assignment in assignments]
     adaptive = strategy.name == "adaptive" and settings.objective == "time"
     if adaptive:
         candidates += plainer_arrangements(batch, costs, problem, vision, candidates[0])
-    if (ours or adaptive) and _legal(problem, current.assignment):
+    if (adaptive or strategy.name == "whole-sample") and _legal(problem, current.assignment):
         candidates.append(current)
-    nearest = ours and current_rank is not None
-    chosen = _choose(batch, candidates, at_first if nearest else None, settings.locality_tolerance)
-    return _plan(batch, costs, problem, settings, chosen, current)
+    return candidates
 
 
 def _plan_packs(
@@ -130,8 +147,7 @@ def partition_problem(
     Raises:
         SettingsError: arguments contradict the settings or each other.
     """
-    if ranks < 1:
-        raise SettingsError(f"ranks={ranks} must be at least 1")
+    check_least("ranks", ranks, 1)
     start = None if history is None else np.asarray(history, dtype=np.int64)
     speed = None if rank_speed is None else np.asarray(rank_speed, dtype=np.float64)
     if start is not None and settings.sync != "step":

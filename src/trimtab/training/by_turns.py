@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from trimtab.errors import SettingsError
 from trimtab.runtime.groups import Ranks
+from trimtab.schema.setting_checks import check_least
 from trimtab.training.settings import SFTSettings
 from trimtab.training.sft import SupervisedRun
 from trimtab.training.stop_signal import StopSignal
@@ -33,8 +34,7 @@ class ByTurns:
         """
         if self.main.folder == self.other.folder:
             raise SettingsError(f"both runs write to {self.main.folder}; give them different balance.mode or names")
-        if self.turn < 1:
-            raise SettingsError(f"turn={self.turn} must be at least 1")
+        check_least("turn", self.turn, 1)
 
     @property
     def ranks(self) -> int | None:

@@ -11,6 +11,7 @@ from trimtab.loader.pack_settings import PackingSettings
 from trimtab.loader.settings import LoaderSettings
 from trimtab.planning.settings import PlanSettings
 from trimtab.schema.plans import Sync
+from trimtab.schema.setting_checks import check_least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,9 +243,3 @@ class SFTSettings:
     def folder(self) -> Path:
         """Where this run's files go."""
         return self.runs / self.name / self.balance.variant
-
-
-def check_least(name: str, value: float, least: float) -> None:
-    """Raise a SettingsError that names a setting below its least value, or not a number."""
-    if not value >= least:
-        raise SettingsError(f"{name}={value} must be at least {least}")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from trimtab.errors import SettingsError
+from trimtab.schema.setting_checks import check_least
 
 PackMethod = Literal["best", "isf"]
 
@@ -39,5 +40,4 @@ class PackSettings:
         if self.method not in get_args(PackMethod):
             raise SettingsError(f"method={self.method!r} is unknown; choose one of {', '.join(get_args(PackMethod))}")
         for name, least in (("pool", 2), ("window", 1), ("isf_rounds", 1), ("isf_slack", 0)):
-            if getattr(self, name) < least:
-                raise SettingsError(f"{name}={getattr(self, name)} must be at least {least}")
+            check_least(name, getattr(self, name), least)

@@ -14,7 +14,7 @@ from math import isqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.errors import SettingsError
+from trimtab.schema.setting_checks import check_least
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -53,8 +53,7 @@ def match_steps(
         SettingsError: a number is below 1.
     """
     for name, value in (("ranks", ranks), ("window", window), ("multiple", multiple)):
-        if value < 1:
-            raise SettingsError(f"{name}={value} must be at least 1")
+        check_least(name, value, 1)
     packs = len(loads)
     full = packs // ranks
     order = np.arange(packs, dtype=np.int64)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from trimtab.errors import SettingsError
+from trimtab.schema.setting_checks import check_least
 from trimtab.training.settings import SFTSettings
 
 Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"]
@@ -72,8 +73,7 @@ class RolloutSettings:
             SettingsError: a number is out of range.
         """
         for name in ("max_reply_tokens", "prompts_at_once"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"rollout.{name}={getattr(self, name)} must be at least 1")
+            check_least(f"rollout.{name}", getattr(self, name), 1)
         if self.replies < 2:
             raise SettingsError(f"rollout.replies={self.replies} must be at least 2: rewards are compared in the group")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
@@ -136,11 +136,9 @@ class ObjectiveSettings:
             SettingsError: a number is out of range.
         """
         for name in ("mini_batches", "epochs"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"objective.{name}={getattr(self, name)} must be at least 1")
+            check_least(f"objective.{name}", getattr(self, name), 1)
         for name in ("clip_low", "clip_high", "kl_coefficient"):
-            if not getattr(self, name) >= 0:
-                raise SettingsError(f"objective.{name}={getattr(self, name)} must be at least 0")
+            check_least(f"objective.{name}", getattr(self, name), 0)
 
 
 @dataclass(frozen=True, kw_only=True)
