@@ -16,6 +16,7 @@ ARGS ?=
 
 EXTRAS_run := train,report
 EXTRAS_test := train,report,dev
+EXTRAS_slow := train,report,dev,ray
 
 # Bytecode is made on first use, for what is used: compiling all of torch and its kin would double the installation.
 unexport PYTHONDONTWRITEBYTECODE
@@ -36,7 +37,7 @@ run: $(VENV)/.ready-run
 test: check
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
-test-slow: $(VENV)/.ready-test
+test-slow: $(VENV)/.ready-slow
 	$(BIN)/python -m pytest -m slow $(ARGS) || [ $$? -eq 5 ]  # 5: no test is slow
 
 check: $(VENV)/.ready-test

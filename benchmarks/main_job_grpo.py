@@ -96,8 +96,8 @@ def run_steps(job: GRPOJob, first: int, steps: int, stop: StopSignal) -> list[di
                 pending = start_step(job, step + 1)
             rows.append(grpo_step(job, loaded, began, stop).report.to_json())
     finally:
-        if job.workers:
-            job.workers.close()
+        if job.executor:
+            job.executor.close()
     return rows[1:]
 
 

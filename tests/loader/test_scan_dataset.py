@@ -13,6 +13,7 @@ from trimtab.families import family_for
 from trimtab.loader.conversation import encode
 from trimtab.loader.scan import Scanner
 from trimtab.loader.sources import Dataset, open_dataset
+from trimtab.media.visual import describe
 
 FAMILY = family_for("qwen2_5_vl")
 ANSWER = {"role": "assistant", "content": "Red."}
@@ -88,3 +89,50 @@ def test_order_does_not_depend_on_the_workers(tmp_path: Path, scanner: Scanner) 
     tables = [scanner.scan(data, workers=workers).table for workers in (1, 5)]
     one, other = ([table.sample(row) for row in range(100)] for table in tables)
     assert one == other
+
+
+def test_a_scan_in_processes_equals_one_in_threads(tmp_path: Path, scanner: Scanner) -> None:
+    data = dataset(tmp_path, *(ask(*["good.png"] * (row % 3)) for row in range(70)), ask("bad.png"))
+    threads, processes = (
+        scanner.scan(data, workers=2, place=place, on_bad_sample="skip") for place in ("threads", "processes")
+    )
+    assert [threads.table.sample(row) for row in range(70)] == [processes.table.sample(row) for row in range(70)]
+    assert threads.bad == processes.bad
+
+
+def test_a_stopped_scan_goes_on_and_a_grown_dataset_costs_what_is_new(
+    tmp_path: Path, scanner: Scanner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probed: list[str] = []
+
+    def counted(kind: Any, uri: str, *rest: Any) -> Any:
+        probed.append(Path(uri).name)
+        return describe(kind, uri, *rest)
+
+    monkeypatch.setattr("trimtab.loader.scan.describe", counted)
+    journal = tmp_path / "t.parquet.journal"
+    first = dataset(tmp_path, ask("good.png", id="a"), ask("bad.png"), ask("good.png", "good.png"))
+    with pytest.raises(DatasetError, match=r"d\.jsonl:2"):
+        scanner.scan(first, journal=journal, workers=1)
+    lines = journal.read_text().splitlines()
+    assert len(lines) == 1, "what was scanned before the bad sample is kept"
+    journal.write_text(lines[0] + "\n" + lines[0][:40])  # as a crash would leave it
+
+    probed.clear()
+    records = [ask("good.png", id="renamed"), ask("good.png", "good.png"), ask()]
+    (tmp_path / "d.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    grown = open_dataset(tmp_path / "d.jsonl")
+    result = scanner.scan(grown, journal=journal)
+    assert probed == ["good.png", "good.png"]
+    assert result.table.sample(0) == scanner.scan_row(grown, 0)
+
+    probed.clear()
+    again = scanner.scan(grown, journal=journal)
+    assert probed == []
+    assert [again.table.sample(row) for row in range(3)] == [result.table.sample(row) for row in range(3)]
+    Image.new("RGB", (240, 60)).save(tmp_path / "good.png")
+    assert scanner.scan(grown, journal=journal).table.sample(0).visuals[0].width == 240
+    other = Scanner(tokenizer=scanner.tokenizer, family=FAMILY, geometry=FAMILY.defaults, train_on="last_assistant")
+    probed.clear()
+    other.scan(grown, journal=journal)
+    assert len(probed) == 3

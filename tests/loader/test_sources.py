@@ -213,7 +213,7 @@ def test_files_that_cannot_be_a_dataset_are_named(tmp_path: Path) -> None:
         ("o.json", "holds a JSON dict, not an array"),
         ("l.json", r"name the file \.jsonl"),
         ("p.parquet", "not a readable Parquet file"),
-        ("", "is not a file"),
+        ("", "is a folder that datasets' save_to_disk did not write"),
     ]:
         with pytest.raises(DatasetError, match=message):
             open_dataset(tmp_path / name)

@@ -16,7 +16,8 @@ from trimtab.families.checkpoint import Checkpoint
 from trimtab.families.family import Family
 from trimtab.loader.collate import PackableSample
 from trimtab.loader.conversation import TrainOn, encode
-from trimtab.loader.decode_worker import DecodeTask
+from trimtab.loader.executors.decode_task import DecodeTask
+from trimtab.loader.media_reader import MediaReader
 from trimtab.loader.sources import Conversation, Dataset, open_dataset
 from trimtab.loader.tokenizer import load_tokenizer
 from trimtab.media.geometry import seconds_per_patch
@@ -56,6 +57,7 @@ class SampleReader:
         self.table = table
         self.geometry = geometry
         self._dataset = dataset
+        self._media = MediaReader(table, dataset, geometry)
         self._family = family
         self._tokenizer = tokenizer
         self._model = model
@@ -81,14 +83,7 @@ class SampleReader:
 
     def decode_task(self, row: int, visual: int, frame_start: int, frame_stop: int) -> DecodeTask:
         """The task that decodes temporal patches of the ``visual``-th visual of a sample."""
-        described = self.table.visual(int(self.table.visual_offsets[row]) + visual)
-        return DecodeTask(
-            visual=described,
-            geometry=self.geometry,
-            frame_start=frame_start,
-            frame_stop=frame_stop,
-            data=self._conversation(row).visuals[visual].data if "#" in described.source else None,
-        )
+        return self._media.decode_task(row, visual, frame_start, frame_stop)
 
     def encode(self, row: int, *, expected_tokens: int) -> PackableSample:
         """Tokens, positions and loss weights of a sample.
@@ -158,9 +153,10 @@ class SampleReader:
 
 def open_reader(
     table_path: Path,
-    data: Sequence[Path],
-    root: Path | None,
+    data: Sequence[str | Path],
+    root: str | Path | None,
     *,
+    allowed_roots: Sequence[str] = (),
     model_folder: Path,
     checkpoint: Checkpoint,
     model: PreTrainedModel,
@@ -176,7 +172,7 @@ def open_reader(
     table = read_table(table_path)
     if (table.dataset_row == UNKNOWN).any():
         raise MetadataError(f"{table_path}: does not say where its samples lie; make it with `trimtab scan`")
-    dataset = open_dataset(list(data), root)
+    dataset = open_dataset(list(data), root, allowed_roots=allowed_roots)
     table.check_files(dataset.files)
     geometry = table.geometry or checkpoint.geometry
     of_model = checkpoint.geometry

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any, Literal
 
 from trimtab.errors import DatasetError, TrimtabError
 from trimtab.families.family import Family
 from trimtab.loader.conversation import TrainOn, encode
-from trimtab.loader.sources import Dataset
+from trimtab.loader.scan_journal import ScanJournal, sample_key
+from trimtab.loader.scan_workers import Place, map_rows
+from trimtab.loader.sources import Conversation, Dataset
 from trimtab.media.visual import describe
 from trimtab.schema.geometry import VisionGeometry
 from trimtab.schema.metadata import SampleMetadata
 from trimtab.schema.table import MetadataTable
-
-_ROWS_IN_FLIGHT = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,9 @@ class Scanner:
         dataset: Dataset,
         *,
         workers: int = 4,
+        place: Place = "threads",
+        ray_address: str | None = None,
+        journal: Path | None = None,
         on_bad_sample: Literal["raise", "skip"] = "raise",
         advance: Callable[[], None] = lambda: None,
     ) -> ScanResult:
@@ -76,7 +81,10 @@ class Scanner:
 
         Args:
             dataset: the conversations.
-            workers: threads; probing and tokenising release the interpreter lock.
+            workers: samples scanned at once.
+            place: see ``map_rows``.
+            ray_address: see ``map_rows``.
+            journal: file that keeps what was found, so that a later scan of the same or a grown dataset skips it.
             on_bad_sample: "raise" stops at the first bad sample, "skip" leaves bad samples out and lists them.
             advance: called after each sample.
 
@@ -86,16 +94,17 @@ class Scanner:
         samples: list[SampleMetadata] = []
         locations: list[tuple[int, int]] = []
         bad: list[BadSample] = []
-        for row, scanned in enumerate(self._scan_rows(dataset, workers)):
-            location = dataset.locate(row)
-            if isinstance(scanned, SampleMetadata):
-                samples.append(scanned)
-                locations.append(location)
-            else:
-                bad.append(BadSample(dataset.where(*location), str(scanned)))
-                if on_bad_sample == "raise":
-                    raise DatasetError(f"{_described(bad[-1])} (or skip bad samples)") from scanned
-            advance()
+        with closing(self._scan_rows(dataset, workers, place, ray_address, journal)) as scans:
+            for row, scanned in enumerate(scans):
+                location = dataset.locate(row)
+                if isinstance(scanned, SampleMetadata):
+                    samples.append(scanned)
+                    locations.append(location)
+                else:
+                    bad.append(BadSample(dataset.where(*location), str(scanned)))
+                    if on_bad_sample == "raise":
+                        raise DatasetError(f"{_described(bad[-1])} (or skip bad samples)") from scanned
+                advance()
         if not samples:
             raise DatasetError(f"none of {len(dataset)} samples can be used; the first: {_described(bad[0])}")
         table = MetadataTable.from_samples(
@@ -110,7 +119,14 @@ class Scanner:
         Raises:
             TrimtabError: the record, a text or a file is bad.
         """
-        conversation = dataset[row]
+        return self.scan_conversation(dataset[row])
+
+    def scan_conversation(self, conversation: Conversation) -> SampleMetadata:
+        """Scan a sample that was read.
+
+        Raises:
+            TrimtabError: a text or a file is bad.
+        """
         visuals = [describe(v.kind, v.uri, self.geometry, v.data) for v in conversation.visuals]
         encoded = encode(conversation, visuals, self.tokenizer, self.family, self.geometry, train_on=self.train_on)
         offsets = encoded.visual_offsets.tolist()
@@ -121,17 +137,56 @@ class Scanner:
             visuals=tuple(replace(v, token_offset=at) for v, at in zip(visuals, offsets, strict=True)),
         )
 
-    def _scan_rows(self, dataset: Dataset, workers: int) -> Iterator[SampleMetadata | TrimtabError]:
-        def attempt(row: int) -> SampleMetadata | TrimtabError:
-            try:
-                return self.scan_row(dataset, row)
-            except TrimtabError as error:
-                return error
+    def fingerprint(self) -> str:
+        """Everything but the sample that decides what a scan finds."""
+        tokenizer = self.tokenizer
+        model = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else repr(tokenizer)
+        decisive = (self.family.name, self.geometry, self.train_on, tokenizer.chat_template, model)
+        return blake2b(repr(decisive).encode(), digest_size=16).hexdigest()
 
-        with ThreadPoolExecutor(workers) as pool:
-            step = workers * _ROWS_IN_FLIGHT  # bounds the results waiting in memory
-            for start in range(0, len(dataset), step):
-                yield from pool.map(attempt, range(start, min(start + step, len(dataset))))
+    def _scan_rows(
+        self, dataset: Dataset, workers: int, place: Place, ray_address: str | None, path: Path | None
+    ) -> Generator[SampleMetadata | TrimtabError, None, None]:
+        fingerprint = self.fingerprint() if path else ""
+        journal = ScanJournal(path, fingerprint=fingerprint) if path else None
+        known = [journal.known(dataset, row) if journal is not None else None for row in range(len(dataset))]
+        fresh = [row for row, sample in enumerate(known) if sample is None]
+        scan = _RowScan(self, dataset, fresh, fingerprint)
+        scanned = map_rows(scan, len(fresh), workers=workers, place=place, ray_address=ray_address)
+        try:
+            for sample in known:
+                if sample is not None:
+                    yield sample
+                    continue
+                key, found = next(scanned)
+                if journal is not None and isinstance(found, SampleMetadata):
+                    journal.add(key, found)
+                yield found
+        finally:
+            if journal is not None:
+                journal.close()
+
+
+@dataclass(frozen=True, eq=False)
+class _RowScan:
+    """Scans the n-th of some rows; travels to other processes.
+
+    Attributes:
+        fingerprint: see ``ScanJournal``; without one no keys are made.
+    """
+
+    scanner: Scanner
+    dataset: Dataset
+    rows: list[int]
+    fingerprint: str
+
+    def __call__(self, index: int) -> tuple[str, SampleMetadata | TrimtabError]:
+        try:
+            conversation = self.dataset[self.rows[index]]
+            key = sample_key(conversation, self.fingerprint) if self.fingerprint else ""
+            return key, self.scanner.scan_conversation(conversation)
+        except TrimtabError as error:
+            return "", error
 
 
 def _described(bad: BadSample) -> str:

@@ -165,6 +165,10 @@ class StepLoader:
                 self._put(self._finish(pending.popleft()))
         except BaseException as error:
             self._put(error)
+        finally:
+            for unfinished in pending:
+                if self._preparer:
+                    self._preparer.drop(unfinished)
 
     def _start(self, step: int) -> PendingStep:
         planned = self._planner.plan(step, self._sampler.rows(step), self._sampler.pack_of(step))

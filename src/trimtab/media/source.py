@@ -1,7 +1,7 @@
 """Opens what a source URI names.
 
-A URI is a path, ``file://…``, any other fsspec URL, ``shard.tar#member``, or ``file.parquet#row/column`` with
-``/index`` behind it where the column holds lists.
+A URI is a path, ``file://…``, any other fsspec URL, ``shard.tar#member`` (``@offset+size`` behind it spares looking for
+the member), or ``file.parquet#row/column`` with ``/index`` behind it where the column holds lists.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ from typing import Any, BinaryIO
 from urllib.parse import unquote, urlparse
 
 from trimtab.errors import MediaError
+from trimtab.media.archive_member import MemberStream, parse_member
 
 _PARQUET_BATCH_ROWS = 16
+_MEMBER_READ_BYTES = 1 << 16
+_URL_BLOCK_BYTES = 1 << 18
+"""Read ahead from URLs: a header fits, and a whole file takes few requests."""
 
 
 @contextmanager
@@ -34,8 +38,12 @@ def open_source(uri: str, data: bytes | None = None) -> Iterator[str | BinaryIO]
     if data is not None:
         yield io.BytesIO(data)
         return
-    path = local_path(uri)
-    if path is None:
+    path, member = local_path(uri), parse_member(uri)
+    if member is not None and (path is None or not path.exists()):
+        archive, offset, size = member
+        with open_source(archive) as source, _as_stream(source) as stream:
+            yield io.BufferedReader(MemberStream(stream, offset, size), _MEMBER_READ_BYTES)
+    elif path is None:
         with _open_url(uri) as stream:
             yield stream
     elif path.is_file():
@@ -46,6 +54,15 @@ def open_source(uri: str, data: bytes | None = None) -> Iterator[str | BinaryIO]
         yield io.BytesIO(_read_member(uri))
     else:
         raise MediaError(f"{uri}: no such file; restore it or remove its sample")
+
+
+@contextmanager
+def _as_stream(source: str | BinaryIO) -> Iterator[BinaryIO]:
+    if isinstance(source, str):
+        with open(source, "rb") as stream:
+            yield stream
+    else:
+        yield source
 
 
 def local_path(uri: str) -> Path | None:
@@ -65,7 +82,8 @@ def _open_url(uri: str) -> Iterator[BinaryIO]:
     except ImportError as error:
         raise MediaError(f"{uri}: reading URLs needs fsspec; pip install fsspec") from error
     try:
-        with fsspec.open(uri, "rb") as stream:
+        filesystem, path = fsspec.core.url_to_fs(uri)
+        with filesystem.open(path, "rb", block_size=_URL_BLOCK_BYTES) as stream:
             yield stream
     except (OSError, ValueError, ImportError) as error:
         raise MediaError(

@@ -15,14 +15,13 @@ from trimtab.cost.from_config import architecture_from_config
 from trimtab.cost.schedule import CostModel, CostSchedule
 from trimtab.errors import MetadataError, SettingsError
 from trimtab.families.checkpoint import Checkpoint, read_checkpoint
-from trimtab.loader.decode_cache import DecodeCache
-from trimtab.loader.decode_workers import DecodeWorkers
+from trimtab.loader.executors.open import open_executor
+from trimtab.loader.executors.protocol import MediaExecutor
 from trimtab.loader.pack_sampler import PackSampler
 from trimtab.loader.pack_table import pack_table
 from trimtab.loader.preparer import StepPreparer
 from trimtab.loader.sample_reader import SampleReader, open_reader
 from trimtab.loader.sampler import StepSampler
-from trimtab.loader.settings import LoaderSettings
 from trimtab.loader.step_loader import LoadedStep, StepLoader
 from trimtab.loader.step_planner import StepPlanner
 from trimtab.loader.step_source import StepSource
@@ -36,8 +35,6 @@ from trimtab.training.left_out import list_left_out
 from trimtab.training.model import build_model
 from trimtab.training.optimizer import make_optimizer
 from trimtab.training.settings import SFTSettings
-
-_MIB = 1 << 20
 
 
 @dataclass(eq=False, kw_only=True)
@@ -53,8 +50,7 @@ class Job:
     reader: SampleReader
     costs: CostSchedule
     sampler: StepSource
-    workers: DecodeWorkers | None
-    cache: DecodeCache
+    executor: MediaExecutor | None
 
     def open_loader(self, *, last_step: int | None = None) -> StepLoader:
         """Begin to prepare the training steps the sampler has not consumed, up to ``last_step``."""
@@ -84,8 +80,8 @@ class Job:
 
     def close(self) -> None:
         """End the decode processes."""
-        if self.workers:
-            self.workers.close()
+        if self.executor:
+            self.executor.close()
 
     def _loader(
         self, reader: SampleReader, sampler: StepSource, last_step: int, costs: CostModel | CostSchedule
@@ -94,10 +90,10 @@ class Job:
         running, observed = self.settings.balance.plan_settings(self.settings.max_tokens_per_micro_batch)
         planner = StepPlanner(reader.table, costs, ranks=self.ranks.size, settings=running, observed=observed)
         preparer = None
-        if self.workers:
+        if self.executor:
             own = [self.ranks.rank] if settings.mode == "shadow" else range(self.ranks.size)
             skip = settings.on_bad_sample == "skip"
-            preparer = StepPreparer(reader, self.workers, self.cache, ranks=own, skip_bad=skip)
+            preparer = StepPreparer(reader, self.executor, ranks=own, skip_bad=skip)
         return StepLoader(
             sampler=sampler,
             planner=planner,
@@ -136,19 +132,13 @@ def build_job(settings: SFTSettings, ranks: Ranks) -> Job:
         reader=reader,
         costs=CostSchedule(cost_model),
         sampler=sampler,
-        workers=_workers(settings.loader, ranks),
-        cache=DecodeCache(_share_of_loading(settings.loader, ranks) * settings.loader.cache_mb * _MIB),
+        executor=open_executor(settings.loader, ranks),
     )
 
 
 def reopen_job(job: Job, settings: SFTSettings) -> Job:
     """The same model, optimizer and data under other settings of balance and loader, decoding in new processes."""
-    return replace(
-        job,
-        settings=settings,
-        workers=_workers(settings.loader, job.ranks),
-        cache=DecodeCache(_share_of_loading(settings.loader, job.ranks) * settings.loader.cache_mb * _MIB),
-    )
+    return replace(job, settings=settings, executor=open_executor(settings.loader, job.ranks))
 
 
 def _sampler(settings: SFTSettings, table: MetadataTable, cost_model: CostModel, ranks: Ranks) -> StepSource:
@@ -167,30 +157,19 @@ def _sampler(settings: SFTSettings, table: MetadataTable, cost_model: CostModel,
     return packs
 
 
-def _workers(settings: LoaderSettings, ranks: Ranks) -> DecodeWorkers | None:
-    share = _share_of_loading(settings, ranks)
-    return DecodeWorkers(share * settings.workers, item_timeout_s=settings.item_timeout_s) if share else None
-
-
 def _open_reader(
-    settings: SFTSettings, table: Path, data: Sequence[Path], checkpoint: Checkpoint, model: BalancedVLM
+    settings: SFTSettings, table: Path, data: Sequence[str | Path], checkpoint: Checkpoint, model: BalancedVLM
 ) -> SampleReader:
     return open_reader(
         table,
         data,
         settings.root,
+        allowed_roots=settings.loader.allowed_roots,
         model_folder=settings.model,
         checkpoint=checkpoint,
         model=model.base,
         train_on=settings.train_on,
     )
-
-
-def _share_of_loading(settings: LoaderSettings, ranks: Ranks) -> int:
-    """How many ranks' decode processes and cache this rank has."""
-    if settings.mode == "shadow":
-        return 1
-    return ranks.size if ranks.is_first else 0
 
 
 def _check_data(table: MetadataTable, path: Path, ranks: int) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.errors import DatasetError
+from trimtab.loader.sources.allowed_roots import AllowedRoots
 from trimtab.loader.sources.normal_form import Part, VisualSource
+from trimtab.loader.sources.storage import is_url, joined
 from trimtab.schema.metadata import VisualKind
 
 _TAG = re.compile(r"<(image|video)>")
@@ -24,19 +26,22 @@ class VisualReader:
     Args:
         where: ``file:line`` of the record, for errors.
         root: folder relative paths start from.
-        container: file that holds the record, and its row there: names media given as bytes.
+        container: location of the file that holds the record, and its row there: names media given as bytes.
         media: entries of the record's media lists, with the column each came from.
+        allowed: where media may lie.
     """
 
     def __init__(
         self,
         where: str,
-        root: Path,
-        container: tuple[Path, int],
+        root: str,
+        container: tuple[str, int],
         media: Mapping[VisualKind, tuple[str, Sequence[Any]]],
+        allowed: AllowedRoots,
     ) -> None:
         self.visuals: list[VisualSource] = []
         self._where, self._root, self._container, self._media = where, root, container, media
+        self._allowed = allowed
         self._taken: dict[VisualKind, int] = dict.fromkeys(_KINDS, 0)
 
     def read(self, content: Any) -> tuple[Part, ...]:
@@ -125,9 +130,9 @@ class VisualReader:
         return Part(kind)
 
     def _resolve(self, uri: str) -> str:
-        if uri.startswith("file://"):
-            return uri
-        return uri if "://" in uri or Path(uri).is_absolute() else str(self._root / uri)
+        resolved = uri if is_url(uri) or Path(uri).is_absolute() else joined(self._root, uri)
+        self._allowed.check(resolved, self._where)
+        return resolved
 
     def _decode_data_url(self, url: str) -> bytes:
         header, _, payload = url.partition(",")

@@ -9,9 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from trimtab.errors import DatasetError
+from trimtab.loader.sources.allowed_roots import AllowedRoots
 from trimtab.loader.sources.forms import read_conversation
 from trimtab.loader.sources.normal_form import Conversation
-from trimtab.loader.sources.record_files import RecordFile, open_record_file
+from trimtab.loader.sources.open_records import open_record_file
+from trimtab.loader.sources.record_file import RecordFile
+from trimtab.loader.sources.storage import absolute, folder_of
 from trimtab.schema.table import DatasetFile
 
 
@@ -21,10 +24,12 @@ class Dataset:
     Args:
         files: the opened files.
         root: folder relative media paths start from; each file's own folder where None.
+        allowed: where media may lie.
     """
 
-    def __init__(self, files: Sequence[RecordFile], root: Path | None) -> None:
+    def __init__(self, files: Sequence[RecordFile], root: str | None, allowed: AllowedRoots) -> None:
         self._files, self._root = tuple(files), root
+        self.allowed = allowed
         self._stops = np.cumsum([len(file) for file in files])
 
     def __len__(self) -> int:
@@ -57,26 +62,33 @@ class Dataset:
             DatasetError: the record cannot be read; names file and line, and the remedy.
         """
         file = self._files[file_index]
-        root = self._root or file.path.parent
-        return read_conversation(file.record(row), file.where(row), root, (file.path, row))
+        root = self._root or folder_of(file.location)
+        return read_conversation(file.record(row), file.where(row), root, (file.location, row), self.allowed)
 
     def digest(self) -> str:
         """Sixteen hex digits over the files' names, sizes, rows and digests; ranks compare them."""
         return blake2b(repr(self.files).encode(), digest_size=8).hexdigest()
 
 
-def open_dataset(paths: str | Path | Sequence[str | Path], root: str | Path | None = None) -> Dataset:
-    """Open JSONL, JSON or Parquet files as one dataset; the form of each record is recognised.
+def open_dataset(
+    paths: str | Path | Sequence[str | Path],
+    root: str | Path | None = None,
+    *,
+    allowed_roots: Sequence[str | Path] = (),
+) -> Dataset:
+    """Open dataset files as one dataset; the form of each record is recognised.
 
     Args:
-        paths: one file or several, in order.
-        root: folder relative media paths start from; each file's own folder by default.
+        paths: one or several, in order: JSONL, JSON or Parquet files, WebDataset shards (``.tar``), fsspec URLs of
+            these, or folders that ``datasets`` saved.
+        root: folder or URL relative media paths start from; each file's own folder by default.
+        allowed_roots: folders and URLs the dataset's media must lie in; anywhere by default.
 
     Raises:
         DatasetError: no file is given, or one is missing, empty or of unknown type.
     """
     listed = [paths] if isinstance(paths, str | Path) else list(paths)
     if not listed:
-        raise DatasetError("no dataset file is given; name at least one JSONL, JSON or Parquet file")
-    files = [open_record_file(Path(path).absolute()) for path in listed]
-    return Dataset(files, None if root is None else Path(root).absolute())
+        raise DatasetError("no dataset file is given; name at least one JSONL, JSON, Parquet or tar file")
+    files = [open_record_file(absolute(path)) for path in listed]
+    return Dataset(files, None if root is None else absolute(root), AllowedRoots(allowed_roots))

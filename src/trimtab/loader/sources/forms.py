@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from trimtab.errors import DatasetError
 from trimtab.loader.sources import chat_messages, share_gpt, verl_prompt
+from trimtab.loader.sources.allowed_roots import AllowedRoots
 from trimtab.loader.sources.content import VisualReader
 from trimtab.loader.sources.normal_form import Conversation, Message
+from trimtab.loader.sources.storage import name_of
 from trimtab.schema.metadata import VisualKind
 
 _FORMS = (chat_messages, share_gpt, verl_prompt)
 _MEDIA_COLUMNS: dict[VisualKind, tuple[str, str]] = {"image": ("images", "image"), "video": ("videos", "video")}
 
 
-def read_conversation(record: Mapping[str, Any], where: str, root: Path, container: tuple[Path, int]) -> Conversation:
+def read_conversation(
+    record: Mapping[str, Any], where: str, root: str, container: tuple[str, int], allowed: AllowedRoots
+) -> Conversation:
     """Turn a record into the normal form.
 
     Args:
         record: the fields of one JSON line or Parquet row.
         where: ``file:line``, for errors.
         root: folder relative media paths start from.
-        container: file and row the record came from.
+        container: location and row the record came from.
+        allowed: where media may lie.
 
     Raises:
         DatasetError: the record has no known form, an unknown role, or placeholders that do not match its visuals.
@@ -36,12 +40,12 @@ def read_conversation(record: Mapping[str, Any], where: str, root: Path, contain
     if isinstance(turns, str) or not isinstance(turns, Sequence) or not turns:
         raise DatasetError(f"{where}: {form.COLUMN} must be a list of turns that is not empty; correct or remove it")
     media = {kind: _media_list(record, columns, where) for kind, columns in _MEDIA_COLUMNS.items()}
-    reader = VisualReader(where, root, container, media)
+    reader = VisualReader(where, root, container, media, allowed)
     messages = tuple(_read_turn(form, turn, index, where, reader) for index, turn in enumerate(turns))
     consumed = {form.COLUMN, "id", *(column for columns in _MEDIA_COLUMNS.values() for column in columns)}
     given = record.get("id")
     return Conversation(
-        sample_id=f"{container[0].name}:{container[1]}" if given is None else str(given),
+        sample_id=f"{name_of(container[0])}:{container[1]}" if given is None else str(given),
         messages=messages,
         visuals=reader.finish(),
         extras={name: value for name, value in record.items() if name not in consumed},

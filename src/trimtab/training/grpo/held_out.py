@@ -37,6 +37,7 @@ def _loader(job: GRPOJob) -> tuple[StepLoader, int]:
         held_out.table,
         held_out.data,
         settings.root,
+        allowed_roots=settings.loader.allowed_roots,
         model_folder=settings.model,
         checkpoint=job.checkpoint,
         model=job.model.base,
@@ -45,9 +46,9 @@ def _loader(job: GRPOJob) -> tuple[StepLoader, int]:
     size = min(held_out.samples_per_step, len(reader.table))
     sampler = StepSampler(num_samples=len(reader.table), samples_per_step=size, seed=settings.seed)
     preparer = None
-    if job.workers:
+    if job.executor:
         skip = settings.loader.on_bad_sample == "skip"
-        preparer = StepPreparer(reader, job.workers, job.cache, ranks=job.packer.ranks, skip_bad=skip)
+        preparer = StepPreparer(reader, job.executor, ranks=job.packer.ranks, skip_bad=skip)
     loader = StepLoader(
         sampler=sampler,
         planner=StepPlanner(reader.table, job.costs, ranks=job.ranks.size, settings=job.plan_settings),

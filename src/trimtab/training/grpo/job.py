@@ -16,8 +16,8 @@ from trimtab.cost.from_config import architecture_from_config
 from trimtab.cost.measured import MeasuredCost
 from trimtab.errors import SettingsError
 from trimtab.families.checkpoint import Checkpoint, read_checkpoint
-from trimtab.loader.decode_cache import DecodeCache
-from trimtab.loader.decode_workers import DecodeWorkers
+from trimtab.loader.executors.open import open_executor
+from trimtab.loader.executors.protocol import MediaExecutor
 from trimtab.loader.sample_reader import SampleReader, open_reader
 from trimtab.loader.sampler import StepSampler
 from trimtab.loader.sources import open_dataset
@@ -43,15 +43,13 @@ from trimtab.training.grpo.transformers_engine import TransformersEngine
 from trimtab.training.model import build_model
 from trimtab.training.optimizer import make_optimizer
 
-_MIB = 1 << 20
-
 
 @dataclass(eq=False, kw_only=True)
 class GRPOJob:
     """One rank's part of a run.
 
-    ``reference`` is None without KL or with adapters, ``rewarder`` on ranks but the first, ``workers`` on ranks that
-    are shipped their packs.
+    ``reference`` is None without KL or with adapters, ``rewarder`` on ranks but the first, ``executor`` on ranks
+    that are shipped their packs.
     """
 
     settings: GRPOSettings
@@ -64,8 +62,7 @@ class GRPOJob:
     reader: SampleReader
     prompts: PromptReader
     sampler: StepSampler
-    workers: DecodeWorkers | None
-    cache: DecodeCache
+    executor: MediaExecutor | None
     packer: PhasePacker
     lengths: ReplyLengths
     rewarder: Rewarder | None
@@ -94,17 +91,17 @@ class GRPOJob:
 
     def close(self) -> None:
         """End the processes of this rank."""
-        if self.workers:
-            self.workers.close()
+        if self.executor:
+            self.executor.close()
         if self.rewarder:
             self.rewarder.close()
 
 
 def reopen_grpo_job(job: GRPOJob, settings: GRPOSettings) -> GRPOJob:
     """The same model, optimizer, data and engine under other settings of balance and loader, decoding anew."""
-    workers, cache = _decoding(settings, job.ranks)
-    packer = PhasePacker(job.reader, workers, cache, settings.loader, job.ranks.control)
-    return replace(job, settings=settings, workers=workers, cache=cache, packer=packer)
+    executor = open_executor(settings.loader, job.ranks)
+    packer = PhasePacker(job.reader, executor, settings.loader, job.ranks.control)
+    return replace(job, settings=settings, executor=executor, packer=packer)
 
 
 def build_grpo_job(settings: GRPOSettings, ranks: Ranks) -> GRPOJob:
@@ -120,6 +117,7 @@ def build_grpo_job(settings: GRPOSettings, ranks: Ranks) -> GRPOJob:
         settings.table,
         settings.data,
         settings.root,
+        allowed_roots=settings.loader.allowed_roots,
         model_folder=settings.model,
         checkpoint=checkpoint,
         model=model.base,
@@ -132,7 +130,7 @@ def build_grpo_job(settings: GRPOSettings, ranks: Ranks) -> GRPOJob:
     register_fsdp_forward_method(model, "encode_visuals")
     prompts = PromptReader(
         reader.table,
-        open_dataset(list(settings.data), settings.root),
+        open_dataset(list(settings.data), settings.root, allowed_roots=settings.loader.allowed_roots),
         geometry=reader.geometry,
         family=checkpoint.family,
         tokenizer=tokenizer,
@@ -140,7 +138,7 @@ def build_grpo_job(settings: GRPOSettings, ranks: Ranks) -> GRPOJob:
         max_tokens=settings.rollout.max_prompt_tokens,
     )
     rewarder = together(ranks.control, "start", lambda: Rewarder(settings.reward) if ranks.is_first else None)
-    workers, cache = _decoding(settings, ranks)
+    executor = open_executor(settings.loader, ranks)
     return GRPOJob(
         settings=settings,
         ranks=ranks,
@@ -154,9 +152,8 @@ def build_grpo_job(settings: GRPOSettings, ranks: Ranks) -> GRPOJob:
         sampler=StepSampler(
             num_samples=len(reader.table), samples_per_step=settings.samples_per_step, seed=settings.seed
         ),
-        workers=workers,
-        cache=cache,
-        packer=PhasePacker(reader, workers, cache, settings.loader, ranks.control),
+        executor=executor,
+        packer=PhasePacker(reader, executor, settings.loader, ranks.control),
         lengths=ReplyLengths(first_guess=max(1, settings.rollout.max_reply_tokens // 2)),
         rewarder=rewarder,
         engine=_engine(settings, ranks, model, tokenizer, prompts, reader.pad_token),
@@ -217,11 +214,3 @@ def _reference(settings: GRPOSettings, ranks: Ranks) -> BalancedVLM | None:
     model.requires_grad_(False)
     model.eval()
     return shard(model, ranks.mesh, compute_dtype=torch.bfloat16 if settings.dtype == "bfloat16" else None)
-
-
-def _decoding(settings: GRPOSettings, ranks: Ranks) -> tuple[DecodeWorkers | None, DecodeCache]:
-    """Decode processes and cache of this rank: its own, those of all ranks, or none."""
-    loader = settings.loader
-    share = 1 if loader.mode == "shadow" else ranks.size if ranks.is_first else 0
-    workers = DecodeWorkers(share * loader.workers, item_timeout_s=loader.item_timeout_s) if share else None
-    return workers, DecodeCache(share * loader.cache_mb * _MIB)

@@ -9,12 +9,12 @@ import torch.distributed as dist
 
 from trimtab.cost.flops import FORWARD
 from trimtab.errors import LoaderError, TrimtabError
+from trimtab.loader.materializer import PendingMedia
 from trimtab.runtime.agreement import BadSample, agree_on_step
 from trimtab.runtime.packed_batch import PackedBatch
 from trimtab.schema.metadata import BatchMetadata
 from trimtab.training.grpo.dispatch import plan_rollout
 from trimtab.training.grpo.job import GRPOJob
-from trimtab.training.grpo.phase_packs import PendingMedia
 from trimtab.training.grpo.prompts import Prompt, prompt_batch
 from trimtab.training.grpo.rollout import RolloutPlan, RolloutRequest, prompt_sample
 from trimtab.training.grpo.together import together

@@ -1,0 +1,1 @@
+"""Where media is decoded: in processes of this machine, or on a Ray cluster, behind one protocol."""

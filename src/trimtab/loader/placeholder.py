@@ -1,0 +1,108 @@
+"""A tensor that is known but not loaded: which rows of which samples' tensors it consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from trimtab.errors import MetadataError
+
+if TYPE_CHECKING:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Placeholder:
+    """P pieces, one behind the other along the first axis; piece p is rows ``start[p]:stop[p]`` of a sample's tensor.
+
+    It takes, repeats, concatenates and slices as the real tensor would, and costs 24 bytes a piece whatever the tensor.
+
+    Attributes:
+        name: of the tensor in a batch, e.g. "pixel_values".
+        dtype: of the tensor.
+        row_shape: shape of one row.
+        sample: int64 [P], row of the metadata table of each piece's sample.
+        start, stop: int64 [P], rows of that sample's tensor.
+    """
+
+    name: str
+    dtype: torch.dtype
+    row_shape: tuple[int, ...]
+    sample: NDArray[np.int64]
+    start: NDArray[np.int64]
+    stop: NDArray[np.int64]
+
+    @property
+    def pieces(self) -> int:
+        """P."""
+        return len(self.sample)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the real tensor."""
+        return (len(self), *self.row_shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the real tensor."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    @property
+    def spec_bytes(self) -> int:
+        """Bytes of this description."""
+        return self.sample.nbytes + self.start.nbytes + self.stop.nbytes
+
+    def __len__(self) -> int:
+        return int((self.stop - self.start).sum())
+
+    def take(self, pieces: Sequence[int] | NDArray[np.int64]) -> Placeholder:
+        """The given pieces, in that order; they may repeat."""
+        chosen = np.asarray(pieces, dtype=np.int64)
+        return replace(self, sample=self.sample[chosen], start=self.start[chosen], stop=self.stop[chosen])
+
+    def repeat(self, times: int) -> Placeholder:
+        """Every piece ``times`` times in a row, as replies to one prompt are laid out."""
+        return self.take(np.repeat(np.arange(self.pieces), times))
+
+    def slice(self, start: int, stop: int) -> Placeholder:
+        """Rows ``start:stop`` of the whole, as Python slices count.
+
+        Pieces outside are dropped, those at the border are cut.
+        """
+        start, stop, _ = slice(start, stop).indices(len(self))
+        ends = np.cumsum(self.stop - self.start)
+        begins = ends - (self.stop - self.start)
+        first = self.start + np.clip(start - begins, 0, None)
+        last = self.stop - np.clip(ends - stop, 0, None)
+        kept = first < last
+        return replace(self, sample=self.sample[kept], start=first[kept], stop=last[kept])
+
+    def as_fake(self, mode: FakeTensorMode | None = None) -> torch.Tensor:
+        """A FakeTensor of shape and dtype: it has no values and cannot be pickled; see ``torch._subclasses``."""
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        with mode or FakeTensorMode():
+            return torch.empty(self.shape, dtype=self.dtype)
+
+
+def concatenate(placeholders: Sequence[Placeholder]) -> Placeholder:
+    """Placeholders of one tensor, one behind the other.
+
+    Raises:
+        MetadataError: there are none, or they differ in name, dtype or shape of a row.
+    """
+    kinds = {(p.name, p.dtype, p.row_shape) for p in placeholders}
+    if len(kinds) != 1:
+        listed = "; ".join(f"{name} {dtype} {shape}" for name, dtype, shape in sorted(kinds, key=repr)) or "none"
+        raise MetadataError(f"only placeholders of one tensor can be concatenated, given: {listed}")
+    return replace(
+        placeholders[0],
+        sample=np.concatenate([p.sample for p in placeholders]),
+        start=np.concatenate([p.start for p in placeholders]),
+        stop=np.concatenate([p.stop for p in placeholders]),
+    )

@@ -1,0 +1,92 @@
+"""Files by path or fsspec URL: opened for reading ranges, with what names and identifies them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from trimtab.errors import DatasetError
+
+_BLOCK_BYTES = 1 << 20
+"""Read ahead from URLs: records are short, and a Parquet column is asked for as a whole."""
+
+
+def is_url(location: str) -> bool:
+    """Whether a location is an fsspec URL rather than a path."""
+    return "://" in location
+
+
+def absolute(location: str | Path) -> str:
+    """A URL as it is; a path made absolute."""
+    return str(location) if is_url(str(location)) else str(Path(location).absolute())
+
+
+def name_of(location: str) -> str:
+    """File name without its folder."""
+    return location.rstrip("/").rpartition("/")[2]
+
+
+def folder_of(location: str) -> str:
+    """The folder of a file; a URL's stays a URL."""
+    return location.rpartition("/")[0] or "/"
+
+
+def joined(folder: str, relative: str) -> str:
+    """A path within a folder, which may be a URL."""
+    return f"{folder.rstrip('/')}/{relative}"
+
+
+def size_of(location: str) -> int:
+    """Bytes of a file.
+
+    Raises:
+        DatasetError: there is no such file.
+    """
+    if not is_url(location):
+        path = Path(location)
+        if not path.is_file():
+            problem = "is not a file" if path.exists() else "no such file"
+            raise DatasetError(f"{path}: {problem}; give the path of a JSONL, JSON, Parquet or tar file")
+        return path.stat().st_size
+    with _errors_of(location):
+        filesystem, path_there = _fsspec(location).core.url_to_fs(location)
+        return int(filesystem.size(path_there))
+
+
+@contextmanager
+def open_file(location: str) -> Iterator[BinaryIO]:
+    """The file, seekable; of a URL only the ranges read are fetched.
+
+    Raises:
+        DatasetError: it cannot be opened or read.
+    """
+    if not is_url(location):
+        with open(location, "rb") as stream:
+            yield stream
+        return
+    with _errors_of(location):
+        filesystem, path_there = _fsspec(location).core.url_to_fs(location)
+        with filesystem.open(path_there, "rb", block_size=_BLOCK_BYTES) as stream:
+            yield stream
+
+
+def _fsspec(location: str) -> Any:
+    try:
+        return importlib.import_module("fsspec")
+    except ImportError as error:
+        raise DatasetError(f"{location}: reading URLs needs fsspec; pip install fsspec") from error
+
+
+@contextmanager
+def _errors_of(location: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, ImportError) as error:
+        if isinstance(error, DatasetError):
+            raise
+        raise DatasetError(
+            f"{location}: cannot be read ({error}); check the address and that its protocol is installed"
+        ) from error

@@ -1,0 +1,107 @@
+"""What placeholders are loaded as equals the plain pipeline's batch, however they were taken, repeated and sliced."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.chat_tokenizer import chat_tokenizer
+from tests.loader.media_cases import GEOMETRY, PHOTO, write_clip
+
+from trimtab.errors import MediaError, MetadataError
+from trimtab.families.registry import family_for
+from trimtab.loader.executors.node_pool import NodePool
+from trimtab.loader.media_reader import MediaReader, open_media_reader
+from trimtab.loader.pixel_reader import PixelReader
+from trimtab.loader.placeholder import concatenate
+from trimtab.loader.proxy_batch import PIXELS, TOKENS
+from trimtab.loader.proxy_loader import ProxyDataLoader
+from trimtab.loader.scan import Scanner
+from trimtab.loader.sources import open_dataset
+from trimtab.media.patches import read_patches
+
+
+@pytest.fixture(scope="module")
+def media(tmp_path_factory: pytest.TempPathFactory) -> MediaReader:
+    folder = tmp_path_factory.mktemp("pixels")
+    clips = [write_clip(folder / f"{n}.mp4", frames=8 * (n + 1)).name for n in range(3)]
+    shown = [["video", clips[0]], ["image", str(PHOTO)], ["video", clips[1]], ["video", clips[2]], None]
+    records = []
+    for row, entry in enumerate(shown):
+        kind, source = entry or ("image", str(PHOTO))
+        content = f"<{kind}>" * (2 if row == 0 else entry is not None) + "What is it?"
+        turns = [{"role": "user", "content": content}, {"role": "assistant", "content": "A clip."}]
+        records.append({"messages": turns, f"{kind}s": [source] * content.count("<")})
+    data = folder / "d.jsonl"
+    data.write_text("".join(json.dumps(record) + "\n" for record in records))
+    scanner = Scanner(tokenizer=chat_tokenizer(), family=family_for("qwen2_5_vl"), geometry=GEOMETRY)
+    return open_media_reader(scanner.scan(open_dataset(data)).table, data)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[NodePool]:
+    pool = NodePool(2, budget_bytes=64 << 20, item_timeout_s=30)
+    yield pool
+    pool.close()
+
+
+def plain(media: MediaReader, rows: list[int]) -> torch.Tensor:
+    """The batch's pixels as one process reads them."""
+    visuals = [visual for row in rows for visual in media.table.sample(row).visuals]
+    parts = [read_patches(visual, GEOMETRY) for visual in visuals]
+    return torch.from_numpy(np.concatenate([np.zeros((0, GEOMETRY.patch_values), dtype=np.float32), *parts]))
+
+
+def test_a_whole_epoch_equals_the_plain_pipeline_and_decodes_each_file_once(media: MediaReader, pool: NodePool) -> None:
+    reader, before = PixelReader(media, pool), pool.decodes
+    loader = ProxyDataLoader(media.table, batch_size=2, seed=1)
+    asked = [(batch, reader.request(batch.repeat(3).tensors[PIXELS], step=batch.step)) for batch in loader]
+    for batch, pending in asked:
+        expected = plain(media, np.repeat(batch.rows, 3).tolist())
+        torch.testing.assert_close(reader.get(pending), expected, rtol=0, atol=0)
+    assert pool.decodes - before == len(set(media.table.sources.to_pylist()))
+
+
+@pytest.mark.parametrize("bounds", [(0, 5), (47, 49), (50, 2000), (-30, -1), (96, 96)])
+def test_slices_equal_the_plain_pipelines_and_need_only_their_frames(
+    media: MediaReader, pool: NodePool, bounds: tuple[int, int]
+) -> None:
+    reader = PixelReader(media, pool)
+    batch = next(iter(ProxyDataLoader(media.table, batch_size=5)))
+    spec = batch.tensors[PIXELS]
+    before = pool.transport().moved_bytes
+    sliced = spec.slice(*bounds)
+    mixed = concatenate([sliced, spec.take([1, 0])])
+    expected = plain(media, batch.rows.tolist())
+    got = reader.get(reader.request(sliced, step=0))
+    torch.testing.assert_close(got, expected[slice(*bounds)], rtol=0, atol=0)
+    per_frame = int((media.table.grid_thw[:, 1] * media.table.grid_thw[:, 2]).max())
+    frames = 2 * per_frame * GEOMETRY.patch_values * 4  # a piece may begin and end within a frame
+    if bounds != (50, 2000):
+        assert pool.transport().moved_bytes - before <= got.nbytes + frames
+    torch.testing.assert_close(
+        reader.get(reader.request(mixed, step=0)),
+        torch.cat([expected[slice(*bounds)], plain(media, batch.rows[[1, 0]].tolist())]),
+        rtol=0,
+        atol=0,
+    )
+
+
+def test_other_tensors_and_files_that_are_gone_are_named(media: MediaReader, pool: NodePool) -> None:
+    reader = PixelReader(media, pool)
+    batch = next(iter(ProxyDataLoader(media.table, batch_size=5)))
+    with pytest.raises(MetadataError, match="input_ids is no tensor of pixels"):
+        reader.request(batch.tensors[TOKENS], step=0)
+    gone = Path(str(media.table.sources[-1].as_py()))
+    kept = gone.rename(gone.with_suffix(".kept"))
+    fresh = NodePool(1, budget_bytes=0, item_timeout_s=30)
+    try:
+        with pytest.raises(MediaError, match=gone.name):
+            PixelReader(media, fresh).get(PixelReader(media, fresh).request(batch.tensors[PIXELS], step=0))
+    finally:
+        kept.rename(gone)
+        fresh.close()
