@@ -27,11 +27,23 @@ _BAD_SHOWN = 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("data", nargs="+", metavar="DATA", help="JSONL, JSON or Parquet file")
+    parser.add_argument(
+        "data", nargs="+", metavar="DATA", help="JSONL, JSON, Parquet or tar file or URL, or saved folder"
+    )
     add_model_arguments(parser)
     parser.add_argument("--out", required=True, metavar="FILE", help="metadata table to write, a Parquet file")
     parser.add_argument("--root", help="folder that relative media paths start from; each DATA file's by default")
-    parser.add_argument("--workers", type=int, default=4, help="threads (default: 4)")
+    parser.add_argument(
+        "--allow-root", action="append", default=[], metavar="DIR", help="refuse media outside; may be repeated"
+    )
+    parser.add_argument("--workers", type=int, default=4, help="samples scanned at once (default: 4)")
+    parser.add_argument(
+        "--place", choices=["threads", "processes", "ray"], default="threads", help="where they are (default: threads)"
+    )
+    parser.add_argument("--ray-address", metavar="HOST:PORT", help="of a Ray cluster; by default it is started here")
+    parser.add_argument(
+        "--no-journal", action="store_true", help="scan all anew; else what FILE.journal knows is not scanned again"
+    )
     parser.add_argument(
         "--on-bad-sample", choices=["raise", "skip"], default="raise", help="stop at the first, or leave them out"
     )
@@ -57,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     from trimtab.loader.scan import Scanner
     from trimtab.loader.sources import open_dataset
 
-    dataset = open_dataset(args.data, args.root)
+    dataset = open_dataset(args.data, args.root, allowed_roots=args.allow_root)
     scanner = Scanner(tokenizer=load_tokenizer(args), family=family, geometry=geometry, train_on=args.train_on)
     started = time.perf_counter()
     with _progress() as progress:
@@ -65,6 +77,9 @@ def run(args: argparse.Namespace) -> int:
         result = scanner.scan(
             dataset,
             workers=args.workers,
+            place=args.place,
+            ray_address=args.ray_address,
+            journal=None if args.no_journal else Path(f"{args.out}.journal"),
             on_bad_sample=args.on_bad_sample,
             advance=lambda: progress.advance(task),
         )

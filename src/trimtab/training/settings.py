@@ -138,7 +138,7 @@ class EvalSettings:
         samples_per_step: samples evaluated at a time.
     """
 
-    data: tuple[Path, ...] = ()
+    data: tuple[str | Path, ...] = ()
     table: Path | None = None
     samples_per_step: int = 32
 
@@ -159,7 +159,7 @@ class SFTSettings:
 
     Attributes:
         model: folder of a Transformers vision-language model with its tokenizer.
-        data: dataset files, in the order they were scanned.
+        data: dataset files or URLs, in the order they were scanned.
         table: metadata table written by ``trimtab scan``.
         root: folder relative media paths start from; each dataset file's own by default.
         train_on: which assistant turns enter the loss; as in the scan.
@@ -182,9 +182,9 @@ class SFTSettings:
     """
 
     model: Path
-    data: tuple[Path, ...]
+    data: tuple[str | Path, ...]
     table: Path
-    root: Path | None = None
+    root: str | Path | None = None
     train_on: Literal["assistant", "last_assistant"] = "assistant"
     name: str = "sft"
     runs: Path = Path("runs")
