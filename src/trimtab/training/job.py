@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from trimtab.cost.analytic import analytic_costs
+from trimtab.cost.cluster import Cluster
 from trimtab.cost.device import NOMINAL_DEVICE
 from trimtab.cost.from_config import architecture_from_config
 from trimtab.cost.schedule import CostModel, CostSchedule
@@ -34,6 +35,7 @@ from trimtab.schema.table import MetadataTable
 from trimtab.training.left_out import list_left_out
 from trimtab.training.model import build_model
 from trimtab.training.optimizer import make_optimizer
+from trimtab.training.sequence_parallel import NOMINAL_CLUSTER, degree_costs, measure_links, sequence_nodes
 from trimtab.training.settings import SFTSettings
 
 
@@ -50,6 +52,7 @@ class Job:
     reader: SampleReader
     costs: CostSchedule
     sampler: StepSource
+    cluster: Cluster
     executor: MediaExecutor | None
 
     def open_loader(self, *, last_step: int | None = None) -> StepLoader:
@@ -88,7 +91,20 @@ class Job:
     ) -> StepLoader:
         settings = self.settings.loader
         running, observed = self.settings.balance.plan_settings(self.settings.max_tokens_per_micro_batch)
-        planner = StepPlanner(reader.table, costs, ranks=self.ranks.size, settings=running, observed=observed)
+        add_degrees = degree_costs(
+            architecture_from_config(self.checkpoint.config).language,
+            self.cluster,
+            ranks=self.ranks.size,
+            max_degree=self.settings.balance.max_degree,
+        )
+        planner = StepPlanner(
+            reader.table,
+            costs,
+            ranks=self.ranks.size,
+            settings=running,
+            observed=observed,
+            add_degrees=add_degrees,
+        )
         preparer = None
         if self.executor:
             own = [self.ranks.rank] if settings.mode == "shadow" else range(self.ranks.size)
@@ -112,14 +128,16 @@ def build_job(settings: SFTSettings, ranks: Ranks) -> Job:
     """
     checkpoint = read_checkpoint(settings.model)
     clock = PhaseClock(ranks.device)
-    model = BalancedVLM(build_model(settings), ranks.data, clock.mark).to(ranks.device)
+    architecture = architecture_from_config(checkpoint.config)
+    nodes = sequence_nodes(
+        architecture.language, ranks, max_degree=settings.balance.max_degree, timeout_s=settings.timeout_s
+    )
+    model = BalancedVLM(build_model(settings), ranks.data, clock.mark, nodes=nodes).to(ranks.device)
     reader = _open_reader(settings, settings.table, settings.data, checkpoint, model)
     agree_on_value(ranks.control, "the dataset", reader.digest(), "give every rank the same table and dataset files")
     agree_on_value(ranks.control, "the settings", repr(settings), "start every rank with the same settings")
     _check_data(reader.table, settings.table, ranks.size)
-    cost_model = partial(
-        analytic_costs, architecture=architecture_from_config(checkpoint.config), device=NOMINAL_DEVICE
-    )
+    cost_model = partial(analytic_costs, architecture=architecture, device=NOMINAL_DEVICE)
     sampler = _sampler(settings, reader.table, cost_model, ranks)
     shard(model, ranks.mesh, compute_dtype=torch.bfloat16 if settings.dtype == "bfloat16" else None)
     return Job(
@@ -132,6 +150,7 @@ def build_job(settings: SFTSettings, ranks: Ranks) -> Job:
         reader=reader,
         costs=CostSchedule(cost_model),
         sampler=sampler,
+        cluster=measure_links(nodes, ranks) if nodes and settings.balance.costs == "measured" else NOMINAL_CLUSTER,
         executor=open_executor(settings.loader, ranks),
     )
 

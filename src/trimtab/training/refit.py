@@ -47,9 +47,14 @@ class CostRefit:
         self._told: set[tuple[str, str]] = set()
 
     def remember(self, reports: Iterable[StepReport]) -> None:
-        """Take in steps that ran; the run's cold first steps and steps without recorded work are left out."""
+        """Take in steps that ran.
+
+        The run's cold first steps are left out, those without recorded work too, and those whose ranks shared a
+        sample: their times count exchanges of which a whole sample knows nothing.
+        """
         for report in reports:
-            if report.step >= _COLD_STEPS and "language" in report.compute_ms and report.vision_work:
+            recorded = "language" in report.compute_ms and report.vision_work
+            if report.step >= _COLD_STEPS and recorded and sum(report.rank_work["samples"]) == report.samples:
                 self._records.append((_record(report, "language"), _record(report, "vision")))
 
     def after(self, report: StepReport) -> None:

@@ -25,7 +25,7 @@ class BalanceSettings:
             checkpoint; "analytic" counts the architecture's FLOPs.
         refit_every: steps after which a supervised run fits measured costs again to its own steps; 0 keeps what was
             measured before the first step. New coefficients plan only where they foretell the newest steps better.
-        max_degree: largest sequence-parallel degree.
+        max_degree: most ranks that share one sample (sequence parallelism); 1 keeps samples whole.
     """
 
     SHORT_FORM: ClassVar[str] = "mode"  # balance=off means balance.mode=off
@@ -40,12 +40,15 @@ class BalanceSettings:
         """Check the values.
 
         Raises:
-            SettingsError: a degree above 1 is asked for, or ``refit_every`` is negative.
+            SettingsError: a number is out of range, or ranks meet too seldom to share samples.
         """
-        if self.refit_every < 0:
-            raise SettingsError(f"balance.refit_every={self.refit_every} must be a number of steps, or 0 for never")
-        if self.max_degree != 1:
-            raise SettingsError(f"balance.max_degree={self.max_degree}: samples are trained whole; set it to 1")
+        check_least("balance.refit_every", self.refit_every, 0)
+        check_least("balance.max_degree", self.max_degree, 1)
+        if self.max_degree > 1 and self.sync == "step":
+            raise SettingsError(
+                f"balance.max_degree={self.max_degree} needs balance.sync=layer or micro_batch: ranks that share a "
+                "sample meet in each"
+            )
 
     @property
     def variant(self) -> str:
@@ -55,7 +58,10 @@ class BalanceSettings:
     def plan_settings(self, max_tokens_per_micro_batch: int | None) -> tuple[PlanSettings, PlanSettings | None]:
         """Settings of the plan that runs, and of a plan that is only reported."""
         balanced = PlanSettings(
-            sync=self.sync, max_tokens_per_micro_batch=max_tokens_per_micro_batch, max_degree=self.max_degree
+            strategy="whole-sample" if self.max_degree == 1 else "adaptive",
+            sync=self.sync,
+            max_tokens_per_micro_batch=max_tokens_per_micro_batch,
+            max_degree=self.max_degree,
         )
         as_is = PlanSettings(
             strategy="as-is", sync=self.sync, max_tokens_per_micro_batch=max_tokens_per_micro_batch, max_degree=1
@@ -229,6 +235,11 @@ class SFTSettings:
             raise SettingsError(
                 f"max_tokens_per_micro_batch={self.max_tokens_per_micro_batch} does not apply to packs; "
                 "set packing.tokens instead"
+            )
+        if self.packing.method != "off" and self.balance.max_degree > 1:
+            raise SettingsError(
+                f"balance.max_degree={self.balance.max_degree} does not apply to packs, which run whole; set "
+                "packing.method=off"
             )
         for name in ("ranks", "stop_after"):
             if getattr(self, name) is not None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from trimtab.cost.rank_work import RankWork
 from trimtab.loader.step_loader import LoadedStep
+from trimtab.planning.loads import sharded_loads
 from trimtab.runtime.recorder import COMPUTE_PHASES, PhaseTimes
 from trimtab.schema.metadata import BatchMetadata
 from trimtab.schema.plans import StepPlan
@@ -74,7 +75,7 @@ def gather_report(
         learning_rate=rate,
         grad_norm=grad_norm,
         bad_samples=[sample_id for sample_id, _ in loaded.bad_samples],
-        rank_work=RankWork.of(planned.batch.tokens, planned.plan.rank, planned.plan.ranks).to_json(),
+        rank_work=rank_work(planned.plan, planned.batch.tokens).to_json(),
         vision_work=vision_work(planned.plan, planned.batch).to_json(),
         compute_ms={phase: _rounded(one) for phase, one in zip(COMPUTE_PHASES, busy, strict=True)},
         compute_includes_waiting=figures.times.includes_waiting,
@@ -97,12 +98,29 @@ def vision_work(plan: StepPlan, batch: BatchMetadata) -> RankWork:
 
 def step_ratio(plan: StepPlan, step_ns: int) -> float:
     """See ``schema.reports.GLOSSARY``."""
-    return _ratio(step_ns, int(predicted_rank_ns(plan).sum()) / plan.ranks)
+    return _ratio(step_ns, plan.work_ns / plan.ranks)
 
 
 def tokens_of_ranks(plan: StepPlan, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
     """int64 [R], language-model tokens of each rank over the step."""
-    return np.bincount(plan.rank, weights=tokens, minlength=plan.ranks).astype(np.int64)
+    return _on_ranks(plan, -(-tokens // plan.degree))
+
+
+def rank_work(plan: StepPlan, tokens: NDArray[np.int64]) -> RankWork:
+    """What each rank ran; of a shared sample its share of the attention and of the tokens, and the sample."""
+    squares = -(-tokens * tokens // plan.degree)
+    return RankWork(
+        squared_tokens=_on_ranks(plan, squares),
+        tokens=tokens_of_ranks(plan, tokens),
+        samples=_on_ranks(plan, np.ones_like(tokens)),
+    )
+
+
+def _on_ranks(plan: StepPlan, values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Sums over the step [R] of samples' values (int64 [N], of each rank of their nodes)."""
+    first_micro_batch = np.zeros_like(plan.micro_batch)
+    loads = sharded_loads(values, plan.rank, first_micro_batch, plan.degree, (1, plan.ranks))
+    return np.asarray(loads[0])
 
 
 def _spread(loads: NDArray[np.int64]) -> float:

@@ -26,7 +26,11 @@ def plan_rollout(
         settings: of the plan; it has one micro-batch, since a rank needs all its visuals at once.
         shared_share: share of each rank's predicted work whose prompts, the cheapest, any rank may take.
     """
-    plan = plan_step(prompts, costs, ranks, replace(settings, max_tokens_per_micro_batch=None))
+    strategy = (
+        "whole-sample" if settings.strategy == "adaptive" else settings.strategy
+    )  # a reply is decoded on one rank
+    whole = replace(settings, max_tokens_per_micro_batch=None, strategy=strategy, max_degree=1)
+    plan = plan_step(prompts, costs, ranks, whole)
     order = np.lexsort((np.arange(len(prompts)), -costs.language_ns))
     shared = _cheapest(costs.language_ns, plan.rank, order, ranks, shared_share) if ranks > 1 else np.zeros(0, np.int64)
     own = tuple(tuple(row for row in order.tolist() if plan.rank[row] == rank and row not in set(shared.tolist()))

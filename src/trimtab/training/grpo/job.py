@@ -10,10 +10,12 @@ import torch
 from torch.distributed.fsdp import register_fsdp_forward_method
 
 from trimtab.cost.analytic import analytic_costs
+from trimtab.cost.cluster import Cluster
 from trimtab.cost.device import NOMINAL_DEVICE
 from trimtab.cost.flops import FORWARD, TRAIN, Passes
 from trimtab.cost.from_config import architecture_from_config
 from trimtab.cost.measured import MeasuredCost
+from trimtab.cost.schedule import CostModel
 from trimtab.errors import SettingsError
 from trimtab.families.checkpoint import Checkpoint, read_checkpoint
 from trimtab.loader.executors.open import open_executor
@@ -25,7 +27,7 @@ from trimtab.loader.tokenizer import load_tokenizer
 from trimtab.planning.settings import PlanSettings
 from trimtab.runtime.agreement import agree_on_value
 from trimtab.runtime.fsdp import shard
-from trimtab.runtime.groups import Ranks
+from trimtab.runtime.groups import NodeGroups, Ranks
 from trimtab.runtime.vlm import BalancedVLM
 from trimtab.schema.costs import Costs
 from trimtab.schema.metadata import BatchMetadata
@@ -42,6 +44,7 @@ from trimtab.training.grpo.together import together
 from trimtab.training.grpo.transformers_engine import TransformersEngine
 from trimtab.training.model import build_model
 from trimtab.training.optimizer import make_optimizer
+from trimtab.training.sequence_parallel import NOMINAL_CLUSTER, degree_costs, measure_links, sequence_nodes
 
 
 @dataclass(eq=False, kw_only=True)
@@ -62,6 +65,7 @@ class GRPOJob:
     reader: SampleReader
     prompts: PromptReader
     sampler: StepSampler
+    cluster: Cluster
     executor: MediaExecutor | None
     packer: PhasePacker
     lengths: ReplyLengths
@@ -82,12 +86,18 @@ class GRPOJob:
 
     def costs(self, batch: BatchMetadata, passes: Passes = TRAIN) -> Costs:
         """Predicted costs of a phase; measured ones are of training, whose ratios the other phases share."""
-        if self.measured is not None:
-            return self.measured(batch)
-        vision = FORWARD if self.settings.freeze_vision else passes
         architecture = architecture_from_config(self.checkpoint.config)
-        model = partial(analytic_costs, architecture=architecture, device=NOMINAL_DEVICE)
-        return model(batch, language_passes=passes, vision_passes=vision)
+        whole: CostModel = self.measured or partial(
+            analytic_costs,
+            architecture=architecture,
+            device=NOMINAL_DEVICE,
+            language_passes=passes,
+            vision_passes=FORWARD if self.settings.freeze_vision else passes,
+        )
+        add_degrees = degree_costs(
+            architecture.language, self.cluster, ranks=self.ranks.size, max_degree=self.settings.balance.max_degree
+        )
+        return add_degrees(batch, whole(batch))
 
     def close(self) -> None:
         """End the processes of this rank."""
@@ -112,7 +122,13 @@ def build_grpo_job(settings: GRPOSettings, ranks: Ranks) -> GRPOJob:
     """
     checkpoint = read_checkpoint(settings.model)
     tokenizer = load_tokenizer(settings.model)
-    model = BalancedVLM(build_model(settings), ranks.data).to(ranks.device)
+    nodes = sequence_nodes(
+        architecture_from_config(checkpoint.config).language,
+        ranks,
+        max_degree=settings.balance.max_degree,
+        timeout_s=settings.timeout_s,
+    )
+    model = BalancedVLM(build_model(settings), ranks.data, nodes=nodes).to(ranks.device)
     reader = open_reader(
         settings.table,
         settings.data,
@@ -145,13 +161,14 @@ def build_grpo_job(settings: GRPOSettings, ranks: Ranks) -> GRPOJob:
         checkpoint=checkpoint,
         tokenizer=tokenizer,
         model=model,
-        reference=_reference(settings, ranks),
+        reference=_reference(settings, ranks, nodes),
         optimizer=make_optimizer(model, settings.optimizer),
         reader=reader,
         prompts=prompts,
         sampler=StepSampler(
             num_samples=len(reader.table), samples_per_step=settings.samples_per_step, seed=settings.seed
         ),
+        cluster=measure_links(nodes, ranks) if nodes and settings.balance.costs == "measured" else NOMINAL_CLUSTER,
         executor=executor,
         packer=PhasePacker(reader, executor, settings.loader, ranks.control),
         lengths=ReplyLengths(first_guess=max(1, settings.rollout.max_reply_tokens // 2)),
@@ -206,11 +223,11 @@ def _engine(
     )
 
 
-def _reference(settings: GRPOSettings, ranks: Ranks) -> BalancedVLM | None:
+def _reference(settings: GRPOSettings, ranks: Ranks, nodes: NodeGroups | None) -> BalancedVLM | None:
     """The model the run starts from; with adapters the policy without them is just that."""
     if settings.objective.kl_coefficient == 0 or settings.lora.rank:
         return None
-    model = BalancedVLM(build_model(settings), ranks.data).to(ranks.device)
+    model = BalancedVLM(build_model(settings), ranks.data, nodes=nodes).to(ranks.device)
     model.requires_grad_(False)
     model.eval()
     return shard(model, ranks.mesh, compute_dtype=torch.bfloat16 if settings.dtype == "bfloat16" else None)

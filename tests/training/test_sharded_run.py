@@ -1,0 +1,104 @@
+"""Supervised and GRPO runs in which ranks share samples end as those of whole samples do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.training.grpo_run import grpo_settings, train_on_given_replies
+from tests.training.small_run import steps_of, train_on_rank, write_run
+
+from trimtab.errors import SettingsError
+from trimtab.loader.pack_settings import PackingSettings
+from trimtab.loader.settings import LoaderSettings
+from trimtab.testing import RankPool
+from trimtab.training.grpo.settings import ObjectiveSettings
+from trimtab.training.settings import BalanceSettings, EvalSettings, LoraSettings, OptimizerSettings, SFTSettings
+
+WHOLE = BalanceSettings(costs="analytic")
+SHARED = BalanceSettings(costs="analytic", max_degree=2)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return write_run(tmp_path_factory.mktemp("sharded"), photos=False)
+
+
+def settings_for(files: dict[str, Any], name: str, **changes: Any) -> SFTSettings:
+    plain: dict[str, Any] = {"steps": 3, "samples_per_step": 3, "timeout_s": 30, "dtype": "float64", "name": name}
+    optimizer = OptimizerSettings(learning_rate=3e-3, warmup_steps=1)
+    return SFTSettings(**{**files, **plain, "optimizer": optimizer, "balance": SHARED, **changes})
+
+
+def copies(step: dict[str, Any]) -> int:
+    """Ranks beyond the first that hold some of a sample."""
+    return int(sum(step["rank_work"]["samples"]) - step["samples"])
+
+
+def assert_same_steps(shared: SFTSettings, whole: SFTSettings) -> None:
+    assert sum(copies(step) for step in steps_of(shared)) > 0, "no sample was shared"
+    for one, other in zip(steps_of(shared), steps_of(whole), strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-10)
+        assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-9)
+
+
+@pytest.mark.parametrize("loader", [LoaderSettings(), LoaderSettings(mode="central")], ids=["shadow", "central"])
+def test_shared_samples_train_as_whole_ones_do(rank_pool: RankPool, files: dict[str, Any], loader: Any) -> None:
+    whole = settings_for(files, f"whole-{loader.mode}", balance=WHOLE)
+    shared = settings_for(
+        files,
+        f"shared-{loader.mode}",
+        loader=loader,
+        recompute=loader.mode == "central",
+        evaluation=EvalSettings(data=files["data"], table=files["table"], samples_per_step=5),
+    )
+    for settings in (whole, shared):
+        rank_pool.run(2, train_on_rank, settings, timeout_s=110)
+    assert_same_steps(shared, whole)
+
+
+@pytest.mark.slow
+def test_four_ranks_adapters_and_a_frozen_tower_in_several_micro_batches(
+    rank_pool: RankPool, files: dict[str, Any]
+) -> None:
+    common = {"lora": LoraSettings(rank=2), "freeze_vision": True, "samples_per_step": 6}
+    whole = settings_for(files, "whole-lora", balance=WHOLE, **common)
+    shared = settings_for(
+        files, "shared-lora", balance=replace(SHARED, max_degree=4), max_tokens_per_micro_batch=400, **common
+    )
+    for settings in (whole, shared):
+        rank_pool.run(4, train_on_rank, settings, timeout_s=110)
+    assert_same_steps(shared, whole)
+
+
+@pytest.mark.slow
+def test_measured_costs_and_links_plan_shared_samples(rank_pool: RankPool, files: dict[str, Any]) -> None:
+    settings = settings_for(files, "measured", balance=BalanceSettings(max_degree=2))
+    rank_pool.run(2, train_on_rank, settings, timeout_s=110)
+    assert len(steps_of(settings)) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean"])
+def test_shared_replies_are_learned_from_as_whole_ones_are(
+    rank_pool: RankPool, files: dict[str, Any], aggregation: Any
+) -> None:
+    objective = ObjectiveSettings(mini_batches=2, kl_coefficient=0.05, aggregation=aggregation)
+    whole = grpo_settings(files, f"grpo-{aggregation}", steps=2, dtype="float64", objective=objective, balance=WHOLE)
+    (start, one), _ = rank_pool.run(2, train_on_given_replies, whole, timeout_s=110)
+    (_, shared), _ = rank_pool.run(2, train_on_given_replies, replace(whole, balance=SHARED), timeout_s=110)
+    for name, weights in one.items():
+        np.testing.assert_allclose(shared[name], weights, rtol=0, atol=1e-9, err_msg=name)
+    assert max(np.abs(one[name] - start[name]).max() for name in one) > 1e-4
+
+
+def test_settings_that_exclude_sharing_are_refused(files: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match=r"balance.max_degree=0 must be at least 1"):
+        BalanceSettings(max_degree=0)
+    with pytest.raises(SettingsError, match=r"needs balance\.sync=layer"):
+        BalanceSettings(max_degree=2, sync="step")
+    with pytest.raises(SettingsError, match="does not apply to packs"):
+        settings_for(files, "packs", packing=PackingSettings(method="best"))
