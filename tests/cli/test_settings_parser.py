@@ -80,7 +80,7 @@ def test_a_missing_file_is_named() -> None:
 
 
 def test_one_file_stands_for_a_list_of_one() -> None:
-    assert parsed("data=b.jsonl").data == (Path("b.jsonl"),)
+    assert parsed("data=b.jsonl").data == ("b.jsonl",)
 
 
 @pytest.mark.parametrize(

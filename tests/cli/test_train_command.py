@@ -28,7 +28,7 @@ def test_settings_are_written_with_or_without_dashes() -> None:
     settings = parse("balance.mode=off", "--loader.mode=central", "--resume", "optimizer.learning_rate=2e-4")
     assert (settings.balance.mode, settings.loader.mode, settings.resume) == ("off", "central", True)
     assert settings.optimizer.learning_rate == 2e-4
-    assert settings.data == (Path("a.jsonl"),)
+    assert settings.data == ("a.jsonl",)
 
 
 def test_later_words_win_over_the_file(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_later_words_win_over_the_file(tmp_path: Path) -> None:
         (["steps=none"], "steps"),
         (["steps=0"], "steps=0 must be at least 1"),
         (["loader.workers=0"], "loader.workers=0 must be at least 1"),
-        (["balance.max_degree=8"], "samples are trained whole; set it to 1"),
+        (["balance.max_degree=0"], "balance.max_degree=0 must be at least 1"),
         (["evaluation.data=[h.jsonl]"], "evaluation.data and evaluation.table go together"),
     ],
 )

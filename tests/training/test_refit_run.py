@@ -57,6 +57,7 @@ def drawn_report(step: int, rng: np.random.Generator, *, fixed: bool) -> StepRep
     times = {"language": planted_ms(language, LANGUAGE), "vision": planted_ms(vision, FRAME)}
     return replace(
         report_of(step, step_ms=1.0),
+        samples=int(language.samples.sum()),
         rank_work=language.to_json(),
         vision_work=vision.to_json(),
         compute_ms={name: (each * (1 + 0.1 * rng.normal(size=2))).tolist() for name, each in times.items()},
