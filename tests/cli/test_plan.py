@@ -117,6 +117,27 @@ def test_fitted_coefficients_replace_the_language_cost(tmp_path: Path, capsys: p
     assert by_name["equal-count"]["step_ratio"]["mean"] < 1.1  # all that counts now is the number of samples
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"a": 1, "b": 2}', "cost coefficient c must be a number, found null"),
+        ('{"a": 1, "b": 2, "c": "x"}', 'cost coefficient c must be a number, found "x"'),
+        ("[1, 2]", "must be an object with a, b and c, found list"),
+        ("{", "Expecting"),
+    ],
+)
+def test_bad_coefficients_are_named(content: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "cost.json"
+    path.write_text(content)
+    with pytest.raises(SettingsError, match=said):
+        run("--demo", "--cost", str(path))
+
+
+def test_a_strategy_given_twice_is_one_row(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--demo", "--strategy", "as-is", "as-is", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)["strategies"]) == 1
+
+
 def test_a_checkpoint_folder_names_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "my-model"
     folder.mkdir()

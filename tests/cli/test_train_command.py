@@ -56,6 +56,25 @@ def test_bad_settings_are_one_line_and_exit_2(words: list[str], said: str, capsy
     assert said in line
 
 
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ("model", "gone: no config.json"),
+        ("data", "no such file; give"),
+        ("table", "write it with `trimtab"),
+    ],
+)
+def test_missing_files_are_named_before_ranks_start(
+    missing: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = write_run(tmp_path, samples=2, photos=False)
+    files[missing] = (tmp_path / "gone",) if missing == "data" else tmp_path / "gone"
+    words = [f"model={files['model']}", f"data=[{files['data'][0]}]", f"table={files['table']}"]
+    assert main(["train", "sft", *words, f"runs={tmp_path / 'runs'}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
 def test_an_unknown_loop_names_the_known(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "dpo"]) == 2
     assert "choose sft" in capsys.readouterr().err

@@ -78,7 +78,7 @@ def test_too_few_noisy_steps_are_refused() -> None:
 
 
 def test_too_few_steps_are_refused() -> None:
-    with pytest.raises(SettingsError, match=r"10 steps after 2 cold ones cannot fit 4 terms; record at least 12"):
+    with pytest.raises(SettingsError, match=r"10 observations after 2 cold ones cannot fit 4 terms; record at least"):
         fit(measured_steps(12, 0.0))
 
 

@@ -56,7 +56,7 @@ def test_bad_samples_are_left_out_and_listed_and_the_rest_can_still_be_found(tmp
     result = scanner.scan(data, on_bad_sample="skip", workers=3, advance=lambda: seen.append(1))
     assert len(seen) == 5
     assert [bad.where for bad in result.bad] == [f"{tmp_path}/d.jsonl:{line}" for line in (1, 3, 4)]
-    reasons = ["bad.png: not a readable", "gone.png: no such file", "must be a list"]
+    reasons = ["bad.png: of no image format", "gone.png: no such file", "must be a list"]
     for bad, reason in zip(result.bad, reasons, strict=True):
         assert reason in bad.reason
     assert result.table.dataset_row.tolist() == [1, 4]
@@ -65,7 +65,7 @@ def test_bad_samples_are_left_out_and_listed_and_the_rest_can_still_be_found(tmp
 
 def test_the_first_bad_sample_ends_the_scan_unless_skipped(tmp_path: Path, scanner: Scanner) -> None:
     data = dataset(tmp_path, ask("good.png"), ask("bad.png"), {"messages": []})
-    with pytest.raises(DatasetError, match=r"d\.jsonl:2: .*bad\.png: not a readable image .*or skip bad samples"):
+    with pytest.raises(DatasetError, match=r"d\.jsonl:2: .*bad\.png: of no image format .*or skip bad samples"):
         scanner.scan(data)
 
 

@@ -175,6 +175,7 @@ BAD_RECORDS = [
     ({"messages": []}, "messages must be a list of turns that is not empty"),
     ({"messages": "hello"}, "messages must be a list of turns"),
     ({"messages": ["hello"]}, "turn 0 must be an object, found str"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "turn 0 calls a tool in tool_calls, which"),
     ({"messages": [{"role": "user"}]}, "content must be text or a list of parts, found NoneType"),
     ({"messages": [{"role": "user", "content": [3]}]}, "a content part must be an object, found int"),
     ({"messages": [{"role": "user", "content": [{"type": "audio"}]}]}, "unknown content part type 'audio'"),

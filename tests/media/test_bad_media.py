@@ -42,7 +42,7 @@ def test_a_pipe_is_refused_rather_than_waited_for(tmp_path: Path) -> None:
 def test_what_is_no_image_or_video_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "odd.png"
     path.write_bytes(content)
-    with pytest.raises(MediaError, match=r"odd\.png: not a readable image"):
+    with pytest.raises(MediaError, match=r"odd\.png: of no image format"):
         probe_image(str(path))
     with pytest.raises(MediaError, match=r"odd\.png: "):
         probe_video(str(path))
@@ -140,5 +140,5 @@ def test_a_url_is_read_through_fsspec() -> None:
     with fsspec.open("memory://a.png", "wb") as file:
         file.write(png())
     assert probe_image("memory://a.png").width == 60
-    with pytest.raises(MediaError, match=r"memory://b\.png: cannot be opened"):
+    with pytest.raises(MediaError, match=r"memory://b\.png: cannot be opened \(FileNotFoundError"):
         probe_image("memory://b.png")

@@ -19,6 +19,11 @@ def test_a_dominating_sample_should_be_sharded() -> None:
     assert lines[-1].startswith("shard it: a sequence-parallel degree of")
 
 
+def test_a_degree_beyond_the_one_allowed_is_said_to_be_so() -> None:
+    lines = explained(batch_of([8000, *[500] * 40]), 8, PlanSettings(max_degree=1))
+    assert lines[-1].endswith("that needs a max_degree above 1")
+
+
 def test_an_even_plan_needs_nothing() -> None:
     assert explained(batch_of([500] * 64), 8, PlanSettings())[-1].startswith("nothing to improve")
 

@@ -174,8 +174,13 @@ def test_bad_flat_tables_are_named(tmp_path: Path) -> None:
         ("a.csv", "text_tokens\n3\n", "column vision_tiles is missing"),
         ("b.csv", "text_tokens,vision_tiles\n3,-1\n", "row 0: vision_tiles=-1 is negative"),
         ("c.csv", "text_tokens,vision_tiles\n3,1.5\n", "vision_tiles must hold whole numbers"),
-        ("d.csv", "", "not a readable Parquet or CSV file"),
-        ("e.parquet", "x", "not a readable Parquet or CSV file"),
+        (
+            "loss.csv",
+            "text_tokens,vision_tiles,loss_tokens\n3,0,3\n3,0,4\n",
+            "row 1 has 4 loss_tokens but 3",
+        ),
+        ("d.csv", "", "not a readable CSV file"),
+        ("e.parquet", "x", "not a readable Parquet file"),
     ]:
         (tmp_path / name).write_text(content)
         with pytest.raises(MetadataError, match=message):

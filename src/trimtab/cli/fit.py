@@ -86,6 +86,11 @@ def _check(args: argparse.Namespace) -> None:
 def _fit_recorded(args: argparse.Namespace, terms: tuple[str, ...]) -> _Found:
     runs = [_rows(Path(path)) for path in args.steps]
     warm = [row for rows in runs for row in rows[args.skip_first :]]
+    if not warm:
+        raise MetadataError(
+            f"{', '.join(args.steps)}: {sum(map(len, runs))} steps, of which the first {args.skip_first} of each run "
+            "are left out as cold; record longer runs, or lower --skip-first"
+        )
     outcome = fit(observations([_record(row, where) for where, row in warm]), skip_first=0, terms=terms)
     skipped = sum(min(args.skip_first, len(rows)) for rows in runs)
     result = {**outcome.to_json(), "steps": len(warm), "observations": outcome.steps, "skipped": skipped}

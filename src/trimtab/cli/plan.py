@@ -100,6 +100,7 @@ def run(args: argparse.Namespace) -> int:
             if getattr(args, name) is None:
                 setattr(args, name, value)
     _check(args)
+    strategies = list(dict.fromkeys(args.strategy))
     architecture = load_architecture(args.model)
     cluster = load_cluster(args.cluster or _DEFAULT_CLUSTER)
     cluster.nodes_of(args.ranks)
@@ -117,13 +118,14 @@ def run(args: argparse.Namespace) -> int:
             objective=args.objective,
         ),
     )
-    rows = list(_rows(job, batches, args.strategy))
+    rows = list(_rows(job, batches, strategies))
     result = {
         "ranks": args.ranks,
         "batch_size": args.batch_size,
         "batches": len(batches),
         "model": architecture.name,
         "sync": args.sync,
+        "max_tokens_per_micro_batch": job.settings.max_tokens_per_micro_batch,
         "strategies": rows,
     }
     if args.json:
@@ -246,9 +248,11 @@ def _print(result: dict[str, Any]) -> None:
         figures = [f"{row['all_to_all_bytes'] / 1e9:.2f}", f"{row['planning_ms']['median']:.2f}"]
         table.add_row(row["name"], means[0], f"{row['step_ratio']['max']:.3f}", *means[1:], *figures)
     console = Console()
+    count, cap = result["batches"], result["max_tokens_per_micro_batch"]
     console.print(
-        f"{result['model']}: {result['batches']} batches of {result['batch_size']} on {result['ranks']} ranks, "
-        f"sync={result['sync']}; means over batches, and the worst step ratio",
+        f"{result['model']}: {count} batch{'es' if count > 1 else ''} of {result['batch_size']} on {result['ranks']} "
+        f"ranks, sync={result['sync']}{f', micro-batches of at most {cap} tokens' if cap else ''}; "
+        "means over batches, and the worst step ratio",
         highlight=False,
         soft_wrap=True,
     )

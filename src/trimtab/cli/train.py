@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from trimtab.cli.settings_parser import parse_settings
 from trimtab.errors import SettingsError
+
+if TYPE_CHECKING:
+    from trimtab.training.settings import SFTSettings
 
 USAGE = """usage: trimtab train {sft,grpo} [--config FILE.yaml] [setting=value ...]
 
@@ -30,14 +34,19 @@ def run(arguments: Sequence[str]) -> int:
     command = f"trimtab train {loop}"
     if loop not in ("sft", "grpo"):
         raise SettingsError(f"{command}: no such training loop; choose sft or grpo")
+    from trimtab.training.inputs import check_inputs
     from trimtab.training.launch import launch
 
+    settings: SFTSettings
     if loop == "grpo":
-        from trimtab.training.grpo.run import train_grpo
+        from trimtab.training.grpo.run import train_grpo as train
         from trimtab.training.grpo.settings import GRPOSettings
 
-        return launch(train_grpo, parse_settings(GRPOSettings, rest, command=command))
-    from trimtab.training.settings import SFTSettings
-    from trimtab.training.sft import train
+        settings = parse_settings(GRPOSettings, rest, command=command)
+    else:
+        from trimtab.training.settings import SFTSettings
+        from trimtab.training.sft import train
 
-    return launch(train, parse_settings(SFTSettings, rest, command=command))
+        settings = parse_settings(SFTSettings, rest, command=command)
+    check_inputs(settings)
+    return launch(train, settings)

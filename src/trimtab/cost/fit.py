@@ -100,7 +100,8 @@ def fit(steps: Sequence[MeasuredStep], *, skip_first: int = 2, terms: Sequence[s
     needed = _FEWEST_STEPS_PER_TERM * len(terms)
     if len(used) < needed:
         raise SettingsError(
-            f"{len(used)} steps after {skip_first} cold ones cannot fit {len(terms)} terms; record at least {needed}"
+            f"{len(used)} observations{f' after {skip_first} cold ones' if skip_first else ''} cannot fit {len(terms)} "
+            f"terms; record at least {needed}"
         )
     measured = np.array([step.slowest_ms for step in used], dtype=np.float64)
     if not (np.isfinite(measured).all() and (measured > 0).all()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -54,10 +55,13 @@ class PolynomialCost:
         Raises:
             SettingsError: a coefficient is missing or no number.
         """
-        try:
-            return PolynomialCost(**{name: float(values[name]) for name in ("a", "b", "c")})
-        except (KeyError, TypeError, ValueError) as error:
-            raise SettingsError(f"cost coefficients a, b, c must be given as numbers ({error!r})") from error
+        if not isinstance(values, Mapping):
+            raise SettingsError(f"cost coefficients must be an object with a, b and c, found {type(values).__name__}")
+        found = {name: values.get(name) for name in ("a", "b", "c")}
+        for name, value in found.items():
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                raise SettingsError(f"cost coefficient {name} must be a number, found {json.dumps(value)}")
+        return PolynomialCost(**{name: float(value) for name, value in found.items() if value is not None})
 
 
 QUADRATIC = PolynomialCost(a=1.0, b=0.0, c=0.0)

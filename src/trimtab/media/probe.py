@@ -85,7 +85,9 @@ def open_image(uri: str, source: str | BinaryIO, max_pixels: int = MAX_SOURCE_PI
         image = Image.open(source)
     except Image.DecompressionBombError as error:
         raise MediaError(f"{uri}: {error}; shrink the image or remove its sample") from error
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
+    except UnidentifiedImageError as error:
+        raise MediaError(f"{uri}: of no image format that Pillow knows; restore it or remove its sample") from error
+    except (OSError, ValueError, SyntaxError) as error:
         raise MediaError(f"{uri}: not a readable image ({error}); restore it or remove its sample") from error
     _check_pixels(uri, image.width, image.height, max_pixels)
     return image

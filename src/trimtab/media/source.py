@@ -87,8 +87,15 @@ def _open_url(uri: str) -> Iterator[BinaryIO]:
             yield stream
     except (OSError, ValueError, ImportError) as error:
         raise MediaError(
-            f"{uri}: cannot be opened ({error}); check the address and that its protocol is installed"
+            f"{uri}: cannot be opened ({_root_cause(error)}); check the address and that its protocol is installed"
         ) from error
+
+
+def _root_cause(error: BaseException) -> str:
+    """What a storage library's error stands for; its own text is often the address alone."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {error}"
 
 
 def _read_member(uri: str) -> bytes:

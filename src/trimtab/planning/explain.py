@@ -105,7 +105,7 @@ def _advice(
     on_rank = cost_at_degree(costs, plan.degree)
     row = int(rows[on_rank[rows].argmax()]) if len(rows) else 0
     if len(rows) and on_rank[row] > worst.mean_ns:
-        return _too_long(plan, batch, costs, worst, row, int(on_rank[row]))
+        return _too_long(plan, batch, costs, settings, worst, row, int(on_rank[row]))
     held = int((-(-batch.tokens[rows] // plan.degree[rows])).sum())
     cap = settings.max_tokens_per_micro_batch
     if cap is not None and held < cap and _a_rank_is_full(plan, batch, cap):
@@ -117,7 +117,9 @@ def _advice(
     return [f"few samples: {len(batch)} on {plan.ranks} ranks leave holes; take more samples a step, or shard"]
 
 
-def _too_long(plan: StepPlan, batch: BatchMetadata, costs: Costs, worst: _Phase, row: int, alone_ns: int) -> list[str]:
+def _too_long(
+    plan: StepPlan, batch: BatchMetadata, costs: Costs, settings: PlanSettings, worst: _Phase, row: int, alone_ns: int
+) -> list[str]:
     """One sample takes longer than the mean rank, at the degree it has."""
     now = int(plan.degree[row])
     at_degree = f" at degree {now}" if now > 1 else ""
@@ -128,11 +130,10 @@ def _too_long(plan: StepPlan, batch: BatchMetadata, costs: Costs, worst: _Phase,
     degree = smallest_degree(int(costs.language_ns[row]), max(1, int(worst.mean_ns)), costs.legal_degrees)
     if degree is None or degree <= now:
         return [found, "no legal degree brings it under the mean; take more samples a step"]
-    return [
-        found,
-        f"shard it: a sequence-parallel degree of {degree} brings it under the mean"
-        + ("; no whole-sample plan can" if now == 1 else ", beyond max_degree"),
-    ]
+    shard_it = f"shard it: a sequence-parallel degree of {degree} brings it under the mean"
+    if degree > settings.max_degree:
+        return [found, f"{shard_it}; that needs a max_degree above {settings.max_degree}"]
+    return [found, f"{shard_it}; no whole-sample plan can" if now == 1 else shard_it]
 
 
 def _vision_advice(

@@ -93,7 +93,10 @@ def read_table(path: str | Path) -> MetadataTable:
         is_text = source.suffix.lower() == ".csv"
         arrow = pyarrow.csv.read_csv(source) if is_text else pq.read_table(source)
     except (pa.ArrowException, OSError) as error:
-        raise MetadataError(f"{source}: not a readable Parquet or CSV file ({error}); restore it") from error
+        kind = "CSV" if is_text else "Parquet"
+        raise MetadataError(
+            f"{source}: not a readable {kind} file ({error}); restore it (tables are Parquet, or CSV if named .csv)"
+        ) from error
     try:
         if "visuals" in arrow.column_names:
             return _from_arrow(arrow)
@@ -199,6 +202,12 @@ def _sample_columns(arrow: pa.Table) -> dict[str, Any]:
     loss = text
     if "visuals" in arrow.column_names or "loss_tokens" in arrow.column_names:
         loss = _sizes("loss_tokens", _column(arrow, "loss_tokens"), _MOST_TOKENS)
+    if (loss > text).any():
+        row = int(np.argmax(loss > text))
+        raise MetadataError(
+            f"row {row} has {int(loss[row])} loss_tokens but {int(text[row])} text_tokens, of which they are part; "
+            "correct it"
+        )
     names, weight = _column(arrow, "sample_id"), _column(arrow, "loss_weight")
     if names is None:
         names = pa.array([str(row) for row in range(len(text))], pa.string())

@@ -10,7 +10,7 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedModel
 
-from trimtab.errors import UnknownModelError
+from trimtab.errors import SettingsError, UnknownModelError
 from trimtab.training.settings import LoraSettings, SFTSettings
 
 _WEIGHTS = ("*.safetensors", "*.bin")
@@ -36,9 +36,18 @@ def build_model(settings: SFTSettings) -> nn.Module:
 
 
 def with_adapters(model: nn.Module, lora: LoraSettings) -> nn.Module:
-    """The model with low-rank adapters, or the model itself where they are off."""
+    """The model with low-rank adapters, or the model itself where they are off.
+
+    Raises:
+        SettingsError: the model has no linear layer of a name to adapt.
+    """
     if lora.rank == 0:
         return model
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    for target in lora.targets:
+        if not any(name == target or name.endswith(f".{target}") for name in linear):
+            known = ", ".join(sorted({name.rpartition(".")[2] for name in linear} - {"0", "2"}))
+            raise SettingsError(f"lora.targets: the model has no linear layer {target}; it has {known}")
     config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.targets))
     adapted: nn.Module = get_peft_model(model, config, autocast_adapter_dtype=False)
     return adapted

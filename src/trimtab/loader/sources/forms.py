@@ -60,6 +60,11 @@ def _read_turn(form: Any, turn: Any, index: int, where: str, reader: VisualReade
         raise DatasetError(
             f"{where}: turn {index} has the unknown role {speaker!r}; known: {', '.join(form.ROLES)}; rename it"
         )
+    if turn.get("tool_calls"):
+        raise DatasetError(
+            f"{where}: turn {index} calls a tool in tool_calls, which chat templates of vision-language models drop; "
+            f"write the call into its {form.CONTENT_KEY}"
+        )
     return Message(form.ROLES[speaker], reader.read(turn.get(form.CONTENT_KEY)))
 
 
