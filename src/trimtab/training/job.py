@@ -35,7 +35,7 @@ from trimtab.schema.table import MetadataTable
 from trimtab.training.left_out import list_left_out
 from trimtab.training.model import build_model
 from trimtab.training.optimizer import make_optimizer
-from trimtab.training.sequence_parallel import NOMINAL_CLUSTER, degree_costs, measure_links, sequence_nodes
+from trimtab.training.sequence_parallel import degree_costs, links_of, sequence_nodes
 from trimtab.training.settings import SFTSettings
 
 
@@ -150,7 +150,7 @@ def build_job(settings: SFTSettings, ranks: Ranks) -> Job:
         reader=reader,
         costs=CostSchedule(cost_model),
         sampler=sampler,
-        cluster=measure_links(nodes, ranks) if nodes and settings.balance.costs == "measured" else NOMINAL_CLUSTER,
+        cluster=links_of(nodes, ranks, settings.balance.costs),
         executor=open_executor(settings.loader, ranks),
     )
 

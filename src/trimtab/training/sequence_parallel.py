@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -66,6 +67,11 @@ def degree_costs(language: LanguageArchitecture, cluster: Cluster, *, ranks: int
         return with_degrees(whole, batch.tokens, language, cluster, ranks, max_degree=max_degree, exchange=exchange)
 
     return add
+
+
+def links_of(nodes: NodeGroups | None, ranks: Ranks, costs: Literal["measured", "analytic"]) -> Cluster:
+    """The links samples are shared over: measured where costs are, else nominal; a collective of all ranks."""
+    return measure_links(nodes, ranks) if nodes and costs == "measured" else NOMINAL_CLUSTER
 
 
 def measure_links(nodes: NodeGroups, ranks: Ranks) -> Cluster:

@@ -44,7 +44,7 @@ from trimtab.training.grpo.together import together
 from trimtab.training.grpo.transformers_engine import TransformersEngine
 from trimtab.training.model import build_model
 from trimtab.training.optimizer import make_optimizer
-from trimtab.training.sequence_parallel import NOMINAL_CLUSTER, degree_costs, measure_links, sequence_nodes
+from trimtab.training.sequence_parallel import degree_costs, links_of, sequence_nodes
 
 
 @dataclass(eq=False, kw_only=True)
@@ -122,12 +122,8 @@ def build_grpo_job(settings: GRPOSettings, ranks: Ranks) -> GRPOJob:
     """
     checkpoint = read_checkpoint(settings.model)
     tokenizer = load_tokenizer(settings.model)
-    nodes = sequence_nodes(
-        architecture_from_config(checkpoint.config).language,
-        ranks,
-        max_degree=settings.balance.max_degree,
-        timeout_s=settings.timeout_s,
-    )
+    language, max_degree = architecture_from_config(checkpoint.config).language, settings.balance.max_degree
+    nodes = sequence_nodes(language, ranks, max_degree=max_degree, timeout_s=settings.timeout_s)
     model = BalancedVLM(build_model(settings), ranks.data, nodes=nodes).to(ranks.device)
     reader = open_reader(
         settings.table,
@@ -168,7 +164,7 @@ def build_grpo_job(settings: GRPOSettings, ranks: Ranks) -> GRPOJob:
         sampler=StepSampler(
             num_samples=len(reader.table), samples_per_step=settings.samples_per_step, seed=settings.seed
         ),
-        cluster=measure_links(nodes, ranks) if nodes and settings.balance.costs == "measured" else NOMINAL_CLUSTER,
+        cluster=links_of(nodes, ranks, settings.balance.costs),
         executor=executor,
         packer=PhasePacker(reader, executor, settings.loader, ranks.control),
         lengths=ReplyLengths(first_guess=max(1, settings.rollout.max_reply_tokens // 2)),
