@@ -66,11 +66,13 @@ def killed(folder: Path) -> None:
     start_embedded(workers=2, budget_bytes=BUDGET)
     executor, dispatcher = open_executor(2)
     leases = [executor.request(ask(task, step=n // 4)) for n, task in enumerate(clips(folder, 12, frames=64))]
-    for _ in range(3):
-        while not (places := ray.get(dispatcher.preprocessors.remote())):
-            time.sleep(0.1)
-        os.kill(places[0][1], signal.SIGKILL)
-        time.sleep(1.0)
+    dead = set[int]()
+    while len(dead) < 3:
+        living = [pid for _, pid in ray.get(dispatcher.preprocessors.remote()) if pid not in dead]
+        if living:
+            os.kill(living[0], signal.SIGKILL)
+            dead.add(living[0])
+        time.sleep(0.5)
     check(leases)
     executor.close()
 
