@@ -20,6 +20,9 @@ from trimtab.schema.costs import Costs
 from trimtab.schema.metadata import BatchMetadata
 
 _NS = 1e9
+# From so many visuals on, sizes repeat: a cost for each distinct one is faster, by a table of at most so many cells.
+_MANY_GRIDS = 1024
+_MOST_CELLS = 1 << 16
 
 
 def analytic_costs(
@@ -73,11 +76,34 @@ def vision_frame_ns(
     grids: NDArray[np.int64], vision: VisionArchitecture, device: DeviceSpeed, passes: Passes = TRAIN
 ) -> NDArray[np.int64]:
     """int64 [V], time of the encoder and projector on one temporal patch of ``grids`` (int64 [V, 2], patches)."""
+    if len(grids) < _MANY_GRIDS:
+        return _frame_ns(grids, vision, device, passes)
+    distinct, which = _distinct(grids)
+    return _frame_ns(distinct, vision, device, passes)[which]
+
+
+def _frame_ns(
+    grids: NDArray[np.int64], vision: VisionArchitecture, device: DeviceSpeed, passes: Passes
+) -> NDArray[np.int64]:
     linear = vision_frame_linear_flops(vision, grids) * (passes.linear / device.vision_gemm_share)
     full, windowed = vision_frame_attention_flops(vision, grids)
     shares = share_at(device.vision_attention_share, grids[:, 0] * grids[:, 1] + vision.extra_tokens)
     attention = passes.attention * (full / shares + windowed / device.window_attention_share)
     return _whole_ns((linear + attention) / device.flops)
+
+
+def _distinct(grids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64] | slice]:
+    """The distinct grids, and which of them each one is; all of them where they are too large for a table."""
+    columns = int(grids[:, 1].max()) + 1
+    key = grids[:, 0] * columns + grids[:, 1]
+    cells = int(key.max()) + 1
+    if cells > _MOST_CELLS:
+        return grids, slice(None)
+    position = np.zeros(cells, dtype=np.int64)
+    position[key] = 1
+    (found,) = position.nonzero()
+    position[found] = np.arange(len(found))
+    return np.stack(np.divmod(found, columns), axis=1), position[key]
 
 
 def _whole_ns(seconds: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,5 +65,10 @@ NOMINAL_DEVICE = DeviceSpeed(
 
 def share_at(table: ShareByLength, lengths: NDArray[np.int64]) -> NDArray[np.float64]:
     """Achieved share at each length: linear between knots, constant outside them."""
-    knots = np.array(table, dtype=np.float64)
-    return np.interp(lengths, knots[:, 0], knots[:, 1])
+    return np.interp(lengths, *_knots(table))
+
+
+@cache
+def _knots(table: ShareByLength) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    lengths, shares = np.array(table, dtype=np.float64).T
+    return lengths, shares

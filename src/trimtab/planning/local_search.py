@@ -17,7 +17,7 @@ from trimtab.planning.bins import Bins
 # Candidate exchanges looked at in one round; with more, fewer pairs take part.
 _MOST_CANDIDATES = 1 << 20
 # Light bins dealt to one slow bin in a round.
-_MOST_TAKERS = 4
+_MOST_TAKERS = 2
 # Pairs exchange only their smallest items: 16 x 16 differences are fine enough, and larger items gain nothing.
 _SMALLEST_ITEMS = 16
 _NOTHING = np.zeros(1, dtype=np.int64)
@@ -74,6 +74,7 @@ class _Search:
         self.time = time
         self.none = len(bin_of)
         self.cost = np.concatenate([bins.cost, _NOTHING])
+        self.twice = 2 * self.cost
         self.tokens = np.concatenate([bins.tokens, _NOTHING])
         self.held = np.zeros(bins.count, dtype=np.int64) if bins.held is None else bins.held.copy()
         if bins.max_tokens is not None:
@@ -128,27 +129,44 @@ class _Search:
     def _best(self, givers: NDArray[np.int64], takers: NDArray[np.int64], cells: NDArray[np.int64]) -> _Exchanges:
         """Of every pair's exchanges [P, cells, cells], the one with the smaller maximum."""
         given, returned = self.members[givers[:, None], cells], self.members[takers[:, None], cells]
-        shift = self.cost[given][:, :, None] - self.cost[returned][:, None, :]
-        after = self._larger_after(givers, takers, shift)
+        uneven = self._uneven_after(givers, takers, given, returned)
         illegal = self._illegal(givers, takers, given, returned)
         if illegal is not None:
-            after[illegal] = self.time.max()
-        after = after.reshape(len(givers), -1)
-        best = after.argmin(axis=1)
+            uneven[illegal] = 2 * self.time.max()
+        uneven = uneven.reshape(len(givers), -1)
+        best = uneven.argmin(axis=1)
         given_cell, returned_cell = np.divmod(best, len(cells))
-        return _Exchanges(givers, takers, cells[given_cell], cells[returned_cell], after[np.arange(len(best)), best])
+        after = self._larger(givers, takers, uneven[np.arange(len(best)), best])
+        return _Exchanges(givers, takers, cells[given_cell], cells[returned_cell], after)
 
-    def _larger_after(
-        self, givers: NDArray[np.int64], takers: NDArray[np.int64], shift: NDArray[np.int64]
+    def _uneven_after(
+        self,
+        givers: NDArray[np.int64],
+        takers: NDArray[np.int64],
+        given: NDArray[np.int64],
+        returned: NDArray[np.int64],
     ) -> NDArray[np.int64] | NDArray[np.float64]:
-        """Larger time of each pair [P, K, K] once ``shift`` has gone from giver to taker; overwrites ``shift``."""
-        give, take = self.time[givers][:, None, None], self.time[takers][:, None, None]
+        """How far apart the times of each pair end [P, K, K]; where bins differ in speed, the larger of them.
+
+        The sum of equally fast bins' times stays, so the larger is least where they are closest.
+        """
+        give, take = self.time[givers], self.time[takers]
         slowness = self.bins.slowness
         if slowness is not None:
+            shift = self.cost[given][:, :, None] - self.cost[returned][:, None, :]
             of_giver, of_taker = slowness[givers][:, None, None], slowness[takers][:, None, None]
-            return np.maximum(give - shift * of_giver, take + shift * of_taker)
-        taken = take + shift
-        return np.maximum(np.subtract(give, shift, out=shift), taken, out=taken)
+            return np.maximum(give[:, None, None] - shift * of_giver, take[:, None, None] + shift * of_taker)
+        even = self.twice[returned] + (give - take)[:, None]
+        apart = self.twice[given][:, :, None] - even[:, None, :]
+        return np.abs(apart, out=apart)
+
+    def _larger(
+        self, givers: NDArray[np.int64], takers: NDArray[np.int64], uneven: NDArray[np.int64] | NDArray[np.float64]
+    ) -> NDArray[np.int64] | NDArray[np.float64]:
+        """Larger time of each pair [P], of what ``_uneven_after`` gives."""
+        if self.bins.slowness is not None:
+            return uneven
+        return (self.time[givers] + self.time[takers] + uneven) // 2
 
     def _illegal(
         self,

@@ -46,12 +46,8 @@ def _lpt_heap(cost: NDArray[np.int64], load: NDArray[np.int64]) -> NDArray[np.in
     exact = np.int64 if int(load.max()) + int(cost.max()) * len(cost) <= _MOST_LOAD // count else object
     heap = (load.astype(exact) * count + np.arange(count)).tolist()
     heapq.heapify(heap)
-    replace = heapq.heapreplace
-    lightest = []
-    for grown in (cost.astype(exact) * count).tolist():
-        entry = heap[0]
-        lightest.append(entry)
-        replace(heap, entry + grown)
+    replace = heapq.heapreplace  # gives back the entry it takes out, the lightest
+    lightest = [replace(heap, heap[0] + grown) for grown in (cost.astype(exact) * count).tolist()]
     return (np.array(lightest, dtype=exact) % count).astype(np.int64)
 
 
