@@ -22,6 +22,8 @@ _MOST_TAKERS = 2
 _SMALLEST_ITEMS = 16
 _NOTHING = np.zeros(1, dtype=np.int64)
 
+Times = NDArray[np.int64] | NDArray[np.float64]
+
 
 def local_search(
     bins: Bins, bin_of: NDArray[np.int64], bound: float, tolerance: float, max_rounds: int
@@ -57,7 +59,7 @@ class _Exchanges:
     takers: NDArray[np.int64]
     given_cell: NDArray[np.int64]
     returned_cell: NDArray[np.int64]
-    after: NDArray[np.float64]
+    after: Times
 
 
 class _Search:
@@ -68,7 +70,7 @@ class _Search:
     exchange disturbed that; the first cell is always empty.
     """
 
-    def __init__(self, bins: Bins, bin_of: NDArray[np.int64], time: NDArray[np.float64] | NDArray[np.int64]) -> None:
+    def __init__(self, bins: Bins, bin_of: NDArray[np.int64], time: Times) -> None:
         self.bins = bins
         self.bin_of = bin_of.copy()
         self.time = time
@@ -145,7 +147,7 @@ class _Search:
         takers: NDArray[np.int64],
         given: NDArray[np.int64],
         returned: NDArray[np.int64],
-    ) -> NDArray[np.int64] | NDArray[np.float64]:
+    ) -> Times:
         """How far apart the times of each pair end [P, K, K]; where bins differ in speed, the larger of them.
 
         The sum of equally fast bins' times stays, so the larger is least where they are closest.
@@ -155,14 +157,15 @@ class _Search:
         if slowness is not None:
             shift = self.cost[given][:, :, None] - self.cost[returned][:, None, :]
             of_giver, of_taker = slowness[givers][:, None, None], slowness[takers][:, None, None]
-            return np.maximum(give[:, None, None] - shift * of_giver, take[:, None, None] + shift * of_taker)
+            larger: NDArray[np.float64]
+            larger = np.maximum(give[:, None, None] - shift * of_giver, take[:, None, None] + shift * of_taker)
+            return larger
         even = self.twice[returned] + (give - take)[:, None]
-        apart = self.twice[given][:, :, None] - even[:, None, :]
-        return np.abs(apart, out=apart)
+        apart: NDArray[np.int64] = self.twice[given][:, :, None] - even[:, None, :]
+        np.abs(apart, out=apart)
+        return apart
 
-    def _larger(
-        self, givers: NDArray[np.int64], takers: NDArray[np.int64], uneven: NDArray[np.int64] | NDArray[np.float64]
-    ) -> NDArray[np.int64] | NDArray[np.float64]:
+    def _larger(self, givers: NDArray[np.int64], takers: NDArray[np.int64], uneven: Times) -> Times:
         """Larger time of each pair [P], of what ``_uneven_after`` gives."""
         if self.bins.slowness is not None:
             return uneven
