@@ -16,7 +16,7 @@ ARGS ?=
 
 EXTRAS_run := train,report
 EXTRAS_test := train,report,dev
-EXTRAS_slow := train,report,dev,ray
+EXTRAS_slow := train,report,dev,ray,hosts
 
 # Bytecode is made on first use, for what is used: compiling all of torch and its kin would double the installation.
 unexport PYTHONDONTWRITEBYTECODE

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -143,6 +145,30 @@ def test_a_budget_too_small_for_one_step_still_finishes_and_later_steps_wait(tmp
             np.testing.assert_array_equal(lease.answer.result(timeout=60).patches, plain(lease.request))
         assert pool.peak_bytes == 3 * tasks[0].nbytes
     finally:
+        pool.close()
+
+
+def test_descriptors_beyond_a_thousand_are_no_limit(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        pool = NodePool(1, budget_bytes=1 << 20, item_timeout_s=30)
+        lease = pool.request(ask(whole(write_clip(tmp_path / "a.mp4"), "video")))
+        np.testing.assert_array_equal(lease.answer.result(timeout=60).patches, plain(lease.request))
+        pool.close()
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_an_unexpected_error_is_an_answer_too(tmp_path: Path) -> None:
+    with mock.patch("trimtab.loader.executors.node_pool.DecodeProcess", side_effect=RuntimeError("no luck")):
+        pool = NodePool(1, budget_bytes=1 << 20, item_timeout_s=30)
+        lease = pool.request(ask(whole(write_clip(tmp_path / "a.mp4"), "video")))
+        with pytest.raises(MediaError, match=r"a\.mp4: decoding ended in RuntimeError: no luck"):
+            lease.answer.result(timeout=60)
         pool.close()
 
 

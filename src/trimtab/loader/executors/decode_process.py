@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing.connection import wait
 
 from trimtab.errors import MediaError
 from trimtab.loader.executors.decode_task import DecodeTask
@@ -70,7 +70,7 @@ class DecodeProcess:
 
     def _answer(self, timeout_s: float, cancelled: Callable[[], bool]) -> str | None:
         deadline = time.monotonic() + timeout_s
-        while not select.select([self._connection], [], [], _POLL_S)[0]:
+        while not wait([self._connection], _POLL_S):
             if cancelled():
                 raise EOFError
             if time.monotonic() > deadline:

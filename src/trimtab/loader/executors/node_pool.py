@@ -6,6 +6,7 @@ process that dies is replaced and its run tried again; a run that takes too long
 
 from __future__ import annotations
 
+import errno
 import itertools
 import resource
 import threading
@@ -135,9 +136,12 @@ class NodePool:
         process: DecodeProcess | None = None
         try:
             while (run := self._next_run()) is not None:
-                if process is None or not process.alive:
-                    process = DecodeProcess()
-                self._decode(process, run)
+                try:
+                    if process is None or not process.alive:
+                        process = DecodeProcess()
+                    self._decode(process, run)
+                except Exception as error:  # whatever it is, those who asked are told instead of waiting for ever
+                    self._fail(run, _unexpected(run, error))
         finally:
             if process is not None:
                 process.kill()
@@ -201,9 +205,17 @@ def _ended() -> LoaderError:
 
 
 def _no_memory(run: Run, error: OSError) -> MediaError:
+    remedy = "lower loader.cache_mb or loader.prefetch"
+    if error.errno == errno.EMFILE:
+        remedy = "raise the limit of open files (ulimit -n) above twice the visuals of a step"
+    size = f"{run.task.nbytes / 2**20:.0f} MiB"
+    return MediaError(f"{run.task.visual.source}: {size} of shared memory cannot be had ({error}); {remedy}")
+
+
+def _unexpected(run: Run, error: Exception) -> MediaError:
     return MediaError(
-        f"{run.task.visual.source}: {run.task.nbytes / 2**20:.0f} MiB of shared memory cannot be had ({error}); lower "
-        "loader.cache_mb or loader.prefetch"
+        f"{run.task.visual.source}: decoding ended in {type(error).__name__}: {error}; where that is not the machine's "
+        "fault, please report it"
     )
 
 
