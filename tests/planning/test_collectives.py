@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -133,3 +134,12 @@ def test_overlapping_nodes_have_no_order() -> None:
     plan = replace(plan_of(4), rank=first, degree=np.array([2, 2]), micro_batch=np.zeros_like(first))
     with pytest.raises(InvalidPlanError, match="neither holds the other"):
         step_order(plan)
+
+
+def test_a_plan_is_played_through_before_it_is_handed_out_where_asked_to() -> None:
+    batch = batch_of([4000, 300, 200, 100])
+    with mock.patch("trimtab.planning.step.step_order", return_value=[[Collective("a", (0, 1))], []]):
+        plan_step(batch, costs_of(batch), 2, PlanSettings())
+        with pytest.raises(InvalidPlanError, match=r"rank 0 waits at 'a' of ranks \[0, 1\], but rank 1 has ended"):
+            plan_step(batch, costs_of(batch), 2, PlanSettings(check_order=True))
+    assert len(plan_step(batch, costs_of(batch), 2, PlanSettings(check_order=True))) == 4

@@ -18,7 +18,7 @@ from trimtab.training.grpo.settings import ObjectiveSettings
 from trimtab.training.settings import BalanceSettings, EvalSettings, LoraSettings, OptimizerSettings, SFTSettings
 
 WHOLE = BalanceSettings(costs="analytic")
-SHARED = BalanceSettings(costs="analytic", max_degree=2)
+SHARED = BalanceSettings(costs="analytic", max_degree=2, check_order=True)
 
 
 @pytest.fixture(scope="module")

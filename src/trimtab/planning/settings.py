@@ -33,6 +33,8 @@ class PlanSettings:
         objective: what "adaptive" makes least: predicted step "time", or the "attention" ratio as the paper does.
         locality_tolerance: of plans slower than the best by at most this share, the one that moves least is taken.
             Used only where samples are on ranks already.
+        check_order: play every rank's collectives through before a plan is handed out (``planning/collectives.py``); a
+            guard against faults of the planner, for debugging.
     """
 
     strategy: str = "whole-sample"
@@ -47,6 +49,7 @@ class PlanSettings:
     ranks_per_node: int = 8
     objective: Objective = "time"
     locality_tolerance: float = 0.01
+    check_order: bool = False
 
     def __post_init__(self) -> None:
         """Check the settings.

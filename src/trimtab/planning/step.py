@@ -12,6 +12,7 @@ from trimtab.errors import SettingsError
 from trimtab.planning import whole_packs
 from trimtab.planning.arrangement import Arrangement, arrange
 from trimtab.planning.bounds import step_bound
+from trimtab.planning.collectives import check_order, step_order
 from trimtab.planning.feasibility import check_fits
 from trimtab.planning.locality import moved_bytes, relabel, sample_bytes, stay_put
 from trimtab.planning.partition import partition
@@ -58,6 +59,7 @@ def plan_step(
 
     Raises:
         InfeasibleError: a sample exceeds a cap, or no arrangement within the caps was found.
+        InvalidPlanError: with ``check_order``, ranks would wait for each other for ever.
         SettingsError: arguments contradict the settings, or the strategy does not honour them.
     """
     problem = partition_problem(batch, costs, ranks, settings, history=history, rank_speed=rank_speed)
@@ -264,7 +266,7 @@ def _plan(
         speed=problem.rank_speed,
         sharded=None if problem.sharding is None else any_degree_bound(problem, costs),
     )
-    return StepPlan(
+    plan = StepPlan(
         ranks=problem.ranks,
         micro_batches=chosen.micro_batches,
         rank=chosen.assignment.rank,
@@ -281,3 +283,6 @@ def _plan(
         strategy=settings.strategy,
         unsharded_ns=None if degree is None else int(costs.language_ns.sum() + chosen.vision_ns.sum()),
     )
+    if settings.check_order:
+        check_order(step_order(plan, vision_gathers=1, language_gathers=1, tokens=batch.tokens))
+    return plan

@@ -26,6 +26,7 @@ class BalanceSettings:
         refit_every: steps after which a supervised run fits measured costs again to its own steps; 0 keeps what was
             measured before the first step. New coefficients plan only where they foretell the newest steps better.
         max_degree: most ranks that share one sample (sequence parallelism); 1 keeps samples whole.
+        check_order: play every rank's collectives of a plan through before it runs; for debugging.
     """
 
     SHORT_FORM: ClassVar[str] = "mode"  # balance=off means balance.mode=off
@@ -35,6 +36,7 @@ class BalanceSettings:
     costs: Literal["measured", "analytic"] = "measured"
     refit_every: int = 20
     max_degree: int = 1
+    check_order: bool = False
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -62,6 +64,7 @@ class BalanceSettings:
             sync=self.sync,
             max_tokens_per_micro_batch=max_tokens_per_micro_batch,
             max_degree=self.max_degree,
+            check_order=self.check_order,
         )
         as_is = PlanSettings(
             strategy="as-is", sync=self.sync, max_tokens_per_micro_batch=max_tokens_per_micro_batch, max_degree=1
