@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planning_cases import batch_of, batches, costs_of
+from planning_cases import batch_of, batches, costs_of, sharded_costs_of
 
 from trimtab.errors import InfeasibleError, SettingsError
+from trimtab.planning.embedding_exchange import embedding_bytes_sent
 from trimtab.planning.loads import step_time
 from trimtab.planning.settings import PlanSettings
 from trimtab.planning.step import plan_step
 from trimtab.planning.validate import validate_plan
-from trimtab.schema.costs import Costs
+from trimtab.schema.costs import Costs, EmbeddingExchange
 from trimtab.schema.metadata import BatchMetadata
 
 plan_settings = st.builds(
@@ -186,3 +187,28 @@ def test_published_strategies_plan_whole_steps_too(batch: BatchMetadata, ranks: 
     for name in ("equal-count", "loongforge", "karmarkar-karp"):
         wanted = PlanSettings(strategy=name, max_tokens_per_micro_batch=int(batch.tokens.max()) + 1)
         validate_plan(plan_step(batch, costs, ranks, wanted), batch, costs, wanted)
+
+
+@pytest.mark.parametrize("strategy", ["whole-sample", "adaptive"])
+@given(batch=batches(), ranks=st.integers(2, 6), latency_ns=st.sampled_from([0, 10**5, 10**8]))
+def test_exchanges_of_embeddings_count_where_their_cost_is_known(
+    batch: BatchMetadata, ranks: int, latency_ns: int, strategy: str
+) -> None:
+    exchange = EmbeddingExchange(token_bytes=128, latency_ns=latency_ns, gigabyte_ns=10**9)
+    costs = replace(sharded_costs_of(batch, ranks), exchange=exchange)
+    wanted = PlanSettings(strategy=strategy, max_degree=4)
+    plan = plan_step(batch, costs, ranks, wanted)
+    validate_plan(plan, batch, costs, wanted)
+    assert plan.step_ns <= plan.current_step_ns
+    sent = embedding_bytes_sent(plan, batch, 128)
+    assert plan.exchange_ns == 2 * sum(latency_ns + fullest for fullest in sent.max(axis=1).tolist() if fullest)
+
+
+def test_embeddings_stay_where_sending_them_takes_longer_than_it_saves() -> None:
+    batch = batch_of([50] * 4, [[(1, 8, 8)], [], [(1, 8, 8)], []])
+    free = costs_of(batch)
+    slow = replace(free, exchange=EmbeddingExchange(token_bytes=128, latency_ns=10**9, gigabyte_ns=0))
+    plans = [plan_step(batch, costs, 4, PlanSettings()) for costs in (free, slow)]
+    assert [plan.exchange_ns for plan in plans] == [0, 0]
+    owners = plans[1].rank[batch.sample_of_visual[plans[1].units.visual]]
+    assert (plans[1].units.rank == owners).all()

@@ -63,6 +63,11 @@ def test_short_sequences_of_a_node_travel_together_and_long_ones_alone() -> None
     ]  # fmt: skip
 
 
+def test_a_sample_without_tokens_may_come_first() -> None:
+    plan, tokens = placed_plan([(2, 0, 0), (2, 0, 0)], [0, 5])
+    assert [held.rows for held in sequence_groups(plan, tokens, 0)] == [(0, 1)]
+
+
 def test_a_sequence_shorter_than_its_node_leaves_ranks_without_tokens() -> None:
     assert group(4, 0, 1).shares == (0, 0, 0, 1)
     assert group(4, 0, 1).slices(0) == []

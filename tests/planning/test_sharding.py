@@ -124,7 +124,9 @@ def test_attention_alone_can_be_evened() -> None:
     batch = generated_batch("image-heavy", 256, 0)
     costs = sharded_costs_of(batch, 32)
     by_time = plan_metrics(plan_step(batch, costs, 32, ADAPTIVE), batch, max_degree=8)
-    by_attention = plan_metrics(plan_step(batch, costs, 32, replace(ADAPTIVE, objective="attention")), batch, 0, 8)
+    by_attention = plan_metrics(
+        plan_step(batch, costs, 32, replace(ADAPTIVE, objective="attention")), batch, max_degree=8
+    )
     assert 1 == by_attention.attention_floor <= by_attention.attention_ratio <= 1.02
     assert by_time.step_ratio <= by_attention.step_ratio
 

@@ -21,6 +21,7 @@ from trimtab.cli.plan_rows import RATIOS, CostModel, Job, strategy_row
 from trimtab.cost.analytic import analytic_costs
 from trimtab.cost.architecture import Architecture
 from trimtab.cost.cluster import Cluster, cluster_presets, load_cluster
+from trimtab.cost.embedding_exchange import embedding_exchange
 from trimtab.cost.flops import TRAIN_RECOMPUTE
 from trimtab.cost.memory import largest_micro_batch
 from trimtab.cost.polynomial import PolynomialCost, polynomial_costs
@@ -107,7 +108,6 @@ def run(args: argparse.Namespace) -> int:
     batches = _batches(args, architecture)
     job = Job(
         architecture=architecture,
-        cluster=cluster,
         costs=_cost_model(args, architecture, cluster),
         ranks=args.ranks,
         settings=PlanSettings(
@@ -169,10 +169,11 @@ def _cost_model(args: argparse.Namespace, architecture: Architecture, cluster: C
     """Costs at every degree: analytic on the cluster's devices, or fitted for the language model."""
     whole = _whole_costs(args, architecture, cluster)
     exchange = ExchangeCost(overlap=args.overlap)
+    embeddings = embedding_exchange(architecture, cluster, args.ranks)
 
     def at_every_degree(batch: BatchMetadata) -> Costs:
         return with_degrees(
-            whole(batch),
+            replace(whole(batch), exchange=embeddings),
             batch.tokens,
             architecture.language,
             cluster,

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from trimtab.cost.architecture import Architecture
-from trimtab.cost.cluster import Cluster
-from trimtab.cost.communication import all_to_all_seconds
+from trimtab.cost.embedding_exchange import token_bytes
 from trimtab.errors import InfeasibleError, SettingsError
 from trimtab.planning.arrangement import arrange
-from trimtab.planning.metrics import PlanMetrics, embedding_bytes_sent, plan_metrics, shared_bytes
+from trimtab.planning.embedding_exchange import embedding_bytes_sent
+from trimtab.planning.metrics import PlanMetrics, plan_metrics, shared_bytes
 from trimtab.planning.partition import partition
 from trimtab.planning.settings import PlanSettings
 from trimtab.planning.step import partition_problem, plan_step
@@ -24,7 +24,6 @@ from trimtab.schema.metadata import BatchMetadata
 from trimtab.schema.plans import StepPlan
 
 RATIOS = ("step_ratio", "bound_ratio", "attention_ratio", "vision_ratio", "token_ratio", "attention_floor")
-_EMBEDDING_BYTES = 2  # bf16
 
 CostModel = Callable[[BatchMetadata], Costs]
 
@@ -35,14 +34,12 @@ class Job:
 
     Attributes:
         architecture: the model.
-        cluster: for the time of exchanges.
         costs: cost of a batch.
         ranks: R.
         settings: of the planner; the strategy is each row's own.
     """
 
     architecture: Architecture
-    cluster: Cluster
     costs: CostModel
     ranks: int
     settings: PlanSettings
@@ -84,11 +81,11 @@ def plan_batch(job: Job, batch: BatchMetadata, strategy_name: str) -> PlannedBat
     partitioned = time.perf_counter()
     arrange(batch, costs, problem, assignment, strategy.vision)
     arranged = time.perf_counter()
-    sent = embedding_bytes_sent(plan, batch, _token_bytes(job.architecture))
+    sent = embedding_bytes_sent(plan, batch, token_bytes(job.architecture))
     max_degree = strategy.degree or (settings.max_degree if strategy.shards else 1)
     return PlannedBatch(
         plan=plan,
-        metrics=plan_metrics(plan, batch, _exchange_ns(job, sent), max_degree),
+        metrics=plan_metrics(plan, batch, max_degree),
         all_to_all_bytes=2 * int(sent.sum()) + shared_bytes(plan, costs),
         planning_ms=(partitioned - started) * 1e3,
         vision_planning_ms=(arranged - partitioned) * 1e3,
@@ -118,19 +115,3 @@ def summary(planned: Sequence[PlannedBatch]) -> dict[str, Any]:
             "p95": round(float(np.percentile(times, 95)), 4),
         }
     return result
-
-
-def _exchange_ns(job: Job, sent: np.ndarray[Any, np.dtype[np.int64]]) -> int:
-    """Time of the embedding exchange of every micro-batch, forth and back, as the fullest rank sets it."""
-    seconds = 0.0
-    for fullest in sent.max(axis=1).tolist():
-        if fullest:
-            whole = fullest * job.ranks / max(1, job.ranks - 1)  # the model counts a rank's part for itself too
-            seconds += 2 * all_to_all_seconds(job.cluster, job.ranks, whole)
-    return int(seconds * 1e9)
-
-
-def _token_bytes(architecture: Architecture) -> int:
-    """Bytes of one merged token's embedding and its deepstack features."""
-    tapped = 0 if architecture.vision is None else len(architecture.vision.deepstack)
-    return architecture.language.hidden * _EMBEDDING_BYTES * (1 + tapped)

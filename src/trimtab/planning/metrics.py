@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from trimtab.planning.bounds import attention_floor
 from trimtab.planning.loads import sharded_loads
-from trimtab.planning.routing import route_vision
 from trimtab.schema.costs import Costs
 from trimtab.schema.metadata import BatchMetadata
 from trimtab.schema.plans import StepPlan
@@ -36,41 +35,23 @@ class PlanMetrics:
     attention_floor: float
 
 
-def plan_metrics(plan: StepPlan, batch: BatchMetadata, exchange_ns: int = 0, max_degree: int = 1) -> PlanMetrics:
+def plan_metrics(plan: StepPlan, batch: BatchMetadata, max_degree: int = 1) -> PlanMetrics:
     """Ratios of a plan.
 
     Args:
         plan: the plan.
         batch: its samples.
-        exchange_ns: time spent exchanging embeddings, added to the predicted step time.
         max_degree: largest degree a sample may have, for the floor.
     """
-    step_ns = plan.step_ns + exchange_ns
     squares = -(-np.square(batch.tokens) // plan.degree)
     return PlanMetrics(
-        step_ratio=_ratio(step_ns, plan.work_ns / plan.ranks),
-        bound_ratio=_ratio(step_ns, plan.lower_bound_ns),
+        step_ratio=_ratio(plan.step_ns, plan.work_ns / plan.ranks),
+        bound_ratio=_ratio(plan.step_ns, plan.lower_bound_ns),
         attention_ratio=largest_over_mean(_on_ranks(plan, squares)),
         vision_ratio=largest_over_mean(plan.vision_ns.sum(axis=0)),
         token_ratio=largest_over_mean(_on_ranks(plan, -(-batch.tokens // plan.degree))),
         attention_floor=attention_floor(batch.tokens, plan.ranks, max_degree),
     )
-
-
-def embedding_bytes_sent(plan: StepPlan, batch: BatchMetadata, token_bytes: int) -> NDArray[np.int64]:
-    """Bytes [M, R] of vision embeddings each rank sends to other ranks in the forward; the backward returns as many.
-
-    Args:
-        plan: the plan.
-        batch: its samples.
-        token_bytes: size of one token's embedding, deepstack features included.
-    """
-    sent = np.zeros((plan.micro_batches, plan.ranks), dtype=np.int64)
-    for micro_batch in range(plan.micro_batches):
-        route = route_vision(plan, batch, micro_batch)
-        leaving = route.source_rank != route.destination_rank
-        np.add.at(sent[micro_batch], route.source_rank[leaving], route.rows[leaving] * token_bytes)
-    return sent
 
 
 def shared_bytes(plan: StepPlan, costs: Costs) -> int:

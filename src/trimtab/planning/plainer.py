@@ -9,6 +9,7 @@ import numpy as np
 from trimtab.errors import InfeasibleError
 from trimtab.planning.arrangement import Arrangement, arrange
 from trimtab.planning.feasibility import feasible_degrees
+from trimtab.planning.objectives import objectives
 from trimtab.planning.partition import partition
 from trimtab.planning.problem import PartitionProblem
 from trimtab.planning.strategies import VisionRule, strategy_named
@@ -43,9 +44,10 @@ def plainer_arrangements(
             continue
         name = "whole-sample" if degree == 1 else f"uniform-{degree}"
         posed = replace(problem, sharding=None if degree == 1 else sharding.only(degree))
-        try:
-            assignment = partition(posed, strategy_named(name))
-        except InfeasibleError:
-            continue
-        found.append(arrange(batch, costs, posed, assignment, vision))
+        for objective in objectives(batch, costs, posed, spread_vision=vision != "at-owner"):
+            try:
+                assignment = partition(objective, strategy_named(name))
+            except InfeasibleError:
+                continue
+            found.append(arrange(batch, costs, posed, assignment, vision))
     return found

@@ -114,12 +114,13 @@ def check_nested(groups: Sequence[SequenceGroup], ranks: int) -> None:
 def _joined(rows: list[int], tokens: NDArray[np.int64], packing: SequencePacking) -> list[list[int]]:
     """Short sequences next to one another joined up to the limit, in order; long ones alone."""
     packs: list[list[int]] = []
-    held = packing.tokens  # of the open pack; at first there is none
+    full = packing.tokens + 1  # nothing joins, not even a sequence of no token
+    held = full
     for row in rows:
         length = int(tokens[row])
         if length >= packing.below:
             packs.append([row])
-            held = packing.tokens
+            held = full
         elif held + length <= packing.tokens:
             packs[-1].append(row)
             held += length

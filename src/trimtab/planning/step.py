@@ -13,8 +13,10 @@ from trimtab.planning import whole_packs
 from trimtab.planning.arrangement import Arrangement, arrange
 from trimtab.planning.bounds import step_bound
 from trimtab.planning.collectives import check_order, step_order
+from trimtab.planning.embedding_exchange import with_exchange
 from trimtab.planning.feasibility import check_fits
 from trimtab.planning.locality import moved_bytes, relabel, sample_bytes, stay_put
+from trimtab.planning.objectives import objectives
 from trimtab.planning.partition import partition
 from trimtab.planning.peers import as_is
 from trimtab.planning.plainer import plainer_arrangements
@@ -77,11 +79,34 @@ def plan_step(
     )
     current = arrange(batch, costs, problem, as_is.pack_in_order(problem, at_first), "at-owner")
     if strategy.name == "as-is":
-        return _plan(batch, costs, problem, settings, current, current)
+        return _fastest_with_exchange(batch, costs, problem, settings, [current], current)
     nearest = at_first if strategy.name == "whole-sample" and current_rank is not None else None
     candidates = _candidates(batch, costs, problem, settings, current, nearest)
+    if costs.exchange is not None and nearest is None:
+        if strategy.vision == "spread" and settings.balance_vision:
+            at_owners = replace(settings, balance_vision=False)
+            candidates += _candidates(batch, costs, problem, at_owners, current, nearest)
+        return _fastest_with_exchange(batch, costs, problem, settings, candidates, current)
     chosen = _choose(batch, candidates, nearest, settings.locality_tolerance)
     return _plan(batch, costs, problem, settings, chosen, current)
+
+
+def _fastest_with_exchange(
+    batch: BatchMetadata,
+    costs: Costs,
+    problem: PartitionProblem,
+    settings: PlanSettings,
+    candidates: list[Arrangement],
+    current: Arrangement,
+) -> StepPlan:
+    """The fastest once embeddings are sent, as far as what that takes is known."""
+
+    def plan_of(arrangement: Arrangement) -> StepPlan:
+        plan = _plan(batch, costs, problem, settings, arrangement, current)
+        return plan if costs.exchange is None else with_exchange(plan, batch, costs.exchange)
+
+    current_ns = plan_of(current).step_ns
+    return replace(min(map(plan_of, candidates), key=_plan_ns), current_step_ns=current_ns)
 
 
 def _candidates(
@@ -99,7 +124,7 @@ def _candidates(
     strategy = strategy_named(settings.strategy)
     assignments = [
         partition(each, strategy, equal_microbatches=settings.equal_microbatches)
-        for each in _objectives(batch, costs, problem, settings)
+        for each in objectives(batch, costs, problem, spread_vision=settings.balance_vision)
     ]
     if nearest is not None:
         assignments = _nearer(batch, problem, assignments, nearest, settings.locality_tolerance)
@@ -126,8 +151,8 @@ def _plan_packs(
     candidates = [current]
     if strategy.name != "as-is":
         vision: VisionRule = strategy.vision if settings.balance_vision else "at-owner"
-        objectives = _objectives(batch, costs, problem, settings)
-        assignments = [whole_packs.spread(each, pack_of, strategy) for each in objectives]
+        posed = objectives(batch, costs, problem, spread_vision=settings.balance_vision)
+        assignments = [whole_packs.spread(each, pack_of, strategy) for each in posed]
         balanced = [arrange(batch, costs, problem, assignment, vision) for assignment in assignments]
         candidates = [*balanced, current] if _legal(problem, current.assignment) else balanced
     chosen = min(candidates, key=_step_ns)
@@ -182,17 +207,6 @@ def _on_ranks(current_rank: Sequence[int] | NDArray[np.int64], batch: BatchMetad
     return placed
 
 
-def _objectives(
-    batch: BatchMetadata, costs: Costs, problem: PartitionProblem, settings: PlanSettings
-) -> list[PartitionProblem]:
-    """What to even out: language, or also language plus own vision where vision stays with its sample."""
-    if settings.balance_vision or not batch.num_visuals or problem.sharding is not None:
-        return [problem]
-    own = np.zeros(len(batch), dtype=np.int64)
-    np.add.at(own, batch.sample_of_visual, costs.vision_frame_ns * batch.grid_thw[:, 0])
-    return [problem, replace(problem, cost_ns=problem.cost_ns + own)]
-
-
 def _nearer(
     batch: BatchMetadata,
     problem: PartitionProblem,
@@ -221,6 +235,10 @@ def _choose(
 
 def _step_ns(arrangement: Arrangement) -> int:
     return arrangement.step_ns
+
+
+def _plan_ns(plan: StepPlan) -> int:
+    return plan.step_ns
 
 
 def _legal(problem: PartitionProblem, assignment: Assignment) -> bool:

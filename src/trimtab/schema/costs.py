@@ -24,6 +24,27 @@ class ShardedCosts:
     sent_bytes: NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingExchange:
+    """What sending embeddings to other ranks takes, once forth in the forward and once back in the backward.
+
+    Attributes:
+        token_bytes: size of one token's embedding, deepstack features included.
+        latency_ns: of an exchange of nothing.
+        gigabyte_ns: what each 1e9 bytes that the fullest rank sends to others take beyond that.
+    """
+
+    token_bytes: int
+    latency_ns: int
+    gigabyte_ns: int
+
+    def step_ns(self, sent: NDArray[np.int64]) -> int:
+        """Time of a step in which ranks send ``sent`` (int64 [M, R]) bytes to others in each micro-batch's forward."""
+        fullest = sent.max(axis=1, initial=0)
+        fullest = fullest[fullest > 0]
+        return 2 * int((self.latency_ns + fullest * self.gigabyte_ns // 10**9).sum())
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Costs:
     """Predicted time of each sample and visual on one rank (N samples, V visuals).
@@ -36,12 +57,14 @@ class Costs:
             ``grid_t * vision_frame_ns`` since attention stays within a frame.
         sharded: language costs of samples that several ranks share, or None where samples stay whole.
         legal_degrees: degrees the model's heads allow, whatever the ranks; None where the model is not known.
+        exchange: what sending embeddings between ranks takes; None where it is not known, and then costs nothing.
     """
 
     language_ns: NDArray[np.int64]
     vision_frame_ns: NDArray[np.int64]
     sharded: ShardedCosts | None = None
     legal_degrees: tuple[int, ...] | None = None
+    exchange: EmbeddingExchange | None = None
 
     def take(self, samples: NDArray[np.int64], visuals: NDArray[np.int64]) -> Costs:
         """Costs of the given rows of samples and visuals."""
@@ -57,4 +80,5 @@ class Costs:
             vision_frame_ns=self.vision_frame_ns[visuals],
             sharded=sharded,
             legal_degrees=self.legal_degrees,
+            exchange=self.exchange,
         )

@@ -45,12 +45,13 @@ class StepPlan:
         micro_batch: int64 [N].
         units: the vision units.
         language_ns, vision_ns: int64 [M, R], predicted load.
-        step_ns: predicted step time: sum over meeting points of the slowest rank.
+        step_ns: predicted step time: sum over meeting points of the slowest rank, and ``exchange_ns``.
         current_step_ns: the same for the arrangement the samples came in.
         lower_bound_ns: no plan of this kind can be faster.
         sync: where ranks meet.
         denominators: predicted global denominators: "tokens" in the loss, "sequences" with any.
         strategy: name of the strategy that made it.
+        exchange_ns: time to send embeddings between ranks, where ``Costs.exchange`` says what that takes.
         unsharded_ns: what its work would take on one rank with every sample whole, or None for a plan of whole samples,
             whose loads add up to that.
     """
@@ -69,6 +70,7 @@ class StepPlan:
     sync: Sync
     denominators: dict[str, int]
     strategy: str = "whole-sample"
+    exchange_ns: int = 0
     unsharded_ns: int | None = None
 
     def __len__(self) -> int:
