@@ -1,15 +1,17 @@
 """Loading three ways on the same files: one controller, a machine's shared decode processes, Ray.
 
-    python benchmarks/loading.py [--quick] [--json] [--ranks 2]
+    python benchmarks/loading.py [--quick] [--json] [--ranks 2] [--plot FILE.html]
 
 Training is replaced by an idle wait of stated length, since a GPU leaves the CPU free. All ways have the same decode
 processes, cache and prefetch depth; only the tensors' path differs. "whole visuals" is ``local`` without slices:
-each rank is sent all of every visual it encodes a part of.
+each rank is sent all of every visual it encodes a part of. What the controller of a step holds is measured apart, on
+videos (``loading_memory.py``).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import sys
@@ -21,14 +23,19 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+import plotly.graph_objects as go
 import psutil
+from numpy.typing import NDArray
 
 from harness import Case, Check, Report
+from loading_memory import measure_memory
 from trimtab.demo.run import DemoOptions, prepare, training_settings
 from trimtab.demo.settings import DemoSettings
 from trimtab.loader.executors.protocol import DecodedMedia, MediaExecutor, MediaLease, Transport
 from trimtab.loader.settings import LoaderSettings
 from trimtab.runtime.groups import Ranks
+from trimtab.schema.table import MetadataTable
 from trimtab.training.job import Job, build_job, reopen_job
 from trimtab.training.launch import launch
 from trimtab.training.settings import SFTSettings
@@ -118,10 +125,10 @@ def run_steps(job: Job, first: int, steps: int, wait_s: float) -> dict[str, Any]
     """
     job.sampler.consumed(first - 1)
     loader = job.open_loader(last_step=first + steps)
-    exposed, used, shipped, decoded, peak = [], 0, 0, 0, 0
+    exposed, used, shipped, decoded, files, peak = [], 0, 0, 0, 0, 0
     own = psutil.Process()
     before = own.memory_info().rss
-    cpu = _cpu_seconds(own)
+    before_s = _cpu_seconds(own)
     try:
         for _ in range(steps):
             loaded = loader.next()
@@ -130,9 +137,10 @@ def run_steps(job: Job, first: int, steps: int, wait_s: float) -> dict[str, Any]
             used += sum(pack.pixel_values.nbytes for pack in loaded.packs if pack.visual_route is not None)
             shipped += loaded.received_bytes
             decoded += loaded.decoded
+            files += files_of(job.reader.table, loaded.planned.rows)
             job.sampler.consumed(loaded.planned.step)
             time.sleep(wait_s)
-        cpu = _cpu_seconds(own) - cpu
+        cpu_s = sum(spent - before_s.get(pid, 0.0) for pid, spent in _cpu_seconds(own).items())
         moved = job.executor.transport().moved_bytes if job.executor else 0
     finally:
         loader.close()
@@ -142,21 +150,26 @@ def run_steps(job: Job, first: int, steps: int, wait_s: float) -> dict[str, Any]
         "used_bytes": used,
         "moved_bytes": shipped + (0 if job.settings.loader.mode == "central" else moved),
         "decoded": decoded,
+        "files": files,
         "peak_bytes": peak,
-        "cpu_s": cpu,
+        "cpu_s": cpu_s,
     }
 
 
-def _cpu_seconds(process: psutil.Process) -> float:
-    """CPU time of a process and all it started that still run."""
-    total = 0.0
+def files_of(table: MetadataTable, rows: NDArray[np.int64]) -> int:
+    """Distinct files some samples need."""
+    spans = [range(*table.visual_offsets[row : row + 2].tolist()) for row in rows]
+    return len({table.sources[index].as_py() for span in spans for index in span})
+
+
+def _cpu_seconds(process: psutil.Process) -> dict[int, float]:
+    """CPU time of a process and all it started, by process id."""
+    found = {}
     for member in [process, *process.children(recursive=True)]:
-        try:
+        with contextlib.suppress(psutil.Error):
             times = member.cpu_times()
-        except psutil.Error:
-            continue
-        total += times.user + times.system
-    return total
+            found[member.pid] = times.user + times.system
+    return found
 
 
 def main() -> int:
@@ -165,6 +178,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="one wait, few steps; writes no file")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--plot", type=Path, metavar="FILE.html", help="draw exposed time against the step's length")
     args = parser.parse_args()
     has_ray = importlib.util.find_spec("ray") is not None
     variants = ("central", "local", "whole visuals", *(("ray",) if has_ray and not args.quick else ()))
@@ -184,7 +198,11 @@ def main() -> int:
             for rank in range(args.ranks)
             for line in (Path(folder) / f"{rank}.jsonl").read_text().splitlines()
         ]
-    return report_of(rows, variants, waits_s, quick=args.quick).finish(as_json=args.json)
+        report = report_of(rows, variants, waits_s, quick=args.quick)
+        measure_memory(Path(folder), args.ranks, report, quick=args.quick)
+    if args.plot:
+        draw(rows, variants, waits_s, args.plot)
+    return report.finish(as_json=args.json)
 
 
 def report_of(
@@ -192,28 +210,54 @@ def report_of(
 ) -> Report:
     """Exposed time of every variant and wait; bytes, decodes, memory and CPU over all of them."""
     report = Report(name="loading", quick=quick)
+    ranks = len({row["rank"] for row in rows})
     for variant in variants:
         own = [row for row in rows if row["variant"] == variant]
         for wait_s in waits_s:
-            ranks = [row["exposed_ms"] for row in own if row["wait_s"] == wait_s]
-            slowest = [max(times) for times in zip(*ranks, strict=True)]
+            slowest = exposed_ms(own, wait_s)
             report.cases.append(Case.of(f"exposed data time, step of {wait_s * 1e3:.0f} ms", variant, "ms", slowest))
         for what, key, scale, unit in (
-            ("moved / used bytes", "moved_bytes", sum(row["used_bytes"] for row in own), "ratio"),
+            ("bytes moved between processes / used", "moved_bytes", sum(row["used_bytes"] for row in own), "ratio"),
             ("rank 0's memory above its start", "peak_bytes", 1 << 20, "MiB"),
             ("CPU of ranks and decode processes", "cpu_s", 1.0, "s"),
-            ("runs decoded", "decoded", 1.0, ""),
+            ("decodes of a file in a step that needs it", "decoded", sum(row["files"] for row in own) / ranks, ""),
         ):
             values = [row[key] / scale for row in own if key != "peak_bytes" or row["rank"] == 0]
             total = [max(values)] if key == "peak_bytes" else [sum(values)]
             report.cases.append(Case.of(what, variant, unit, total))
         if variant in ("local", "ray"):
             ratio = sum(row["moved_bytes"] for row in own) / sum(row["used_bytes"] for row in own)
-            report.checks.append(Check.below(f"{variant}: |moved / used bytes - 1|", abs(ratio - 1), 0.0))
-            longest = [row["exposed_ms"] for row in own if row["wait_s"] == waits_s[-1]]
-            share = median(max(times) for times in zip(*longest, strict=True)) / (waits_s[-1] * 1e3)
+            report.checks.append(Check.below(f"{variant}: moved / used bytes, off 1 by", abs(ratio - 1), 0.0))
+            share = median(exposed_ms(own, waits_s[-1])) / (waits_s[-1] * 1e3)
             report.checks.append(Check.below(f"{variant}: exposed time / longest step, median", share, 0.05))
     return report
+
+
+def exposed_ms(rows: list[dict[str, Any]], wait_s: float) -> list[float]:
+    """Of a variant's steps, the slowest rank's exposed time."""
+    ranks = [row["exposed_ms"] for row in rows if row["wait_s"] == wait_s]
+    return [max(times) for times in zip(*ranks, strict=True)]
+
+
+def draw(rows: list[dict[str, Any]], variants: tuple[str, ...], waits_s: tuple[float, ...], path: Path) -> None:
+    """Median exposed time of every variant against the time a step leaves for loading."""
+    figure = go.Figure()
+    for variant in variants:
+        own = [row for row in rows if row["variant"] == variant]
+        figure.add_scatter(
+            x=[wait_s * 1e3 for wait_s in waits_s],
+            y=[median(exposed_ms(own, wait_s)) for wait_s in waits_s],
+            name=variant,
+            mode="lines+markers",
+        )
+    figure.update_layout(
+        xaxis={"title": "computing in a step, ms", "type": "log"},
+        yaxis={"title": "exposed data time, ms (median)"},
+        template="plotly_white",
+        width=900,
+        height=420,
+    )
+    figure.write_html(path, include_plotlyjs=True)
 
 
 if __name__ == "__main__":
