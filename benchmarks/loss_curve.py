@@ -70,8 +70,8 @@ def report_of(on: list[float], off: list[float], dtype: str, *, quick: bool) -> 
     apart = [abs(a - b) for a, b in zip(on, off, strict=True)]
     report.cases.append(Case.of(f"loss, {dtype}", "balance on", "nats", on))
     report.cases.append(Case.of(f"loss, {dtype}", "balance off", "nats", off))
-    report.cases.append(Case.of(f"|difference| of a step, {dtype}", "on, off", "nats", apart))
-    report.checks.append(Check.below(f"largest |difference| of a step's loss, {dtype}", max(apart), LIMITS[dtype]))
+    report.cases.append(Case.of(f"difference of a step, {dtype}", "on, off", "nats", apart))
+    report.checks.append(Check.below(f"largest difference of a step's loss, {dtype}", max(apart), LIMITS[dtype]))
     return report
 
 
