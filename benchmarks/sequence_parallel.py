@@ -75,7 +75,7 @@ def run(group: dist.ProcessGroup, size: Size) -> Found:
     if measured is None or nodes is None:
         raise RuntimeError("the machine is too busy: times of packs do not grow with their sizes")
     cluster = measure_links(nodes, ranks)
-    language = architecture_from_config(config).language
+    language = architecture_from_config(config.to_dict()).language
     add_degrees = degree_costs(language, cluster, ranks=ranks.size, max_degree=ranks.size)
     costs = add_degrees(batch, measured(batch))
     plans = [
@@ -104,7 +104,7 @@ def build(size: Size, ranks: Ranks) -> tuple[BalancedVLM, Any, Any]:
     text.rope_parameters = {**text.rope_parameters, "mrope_section": [4, 6, 6]}
     config.vision_config.out_hidden_size = size.width
     torch.manual_seed(0)
-    nodes = sequence_nodes(architecture_from_config(config).language, ranks, max_degree=ranks.size, timeout_s=300)
+    nodes = sequence_nodes(architecture_from_config(config.to_dict()).language, ranks, max_degree=ranks.size, timeout_s=300)
     model = BalancedVLM(Qwen2_5_VLForConditionalGeneration(config), ranks.data, nodes=nodes)
     return shard(model, ranks.mesh), config, nodes
 
