@@ -1,0 +1,76 @@
+"""Plans a pipeline: cuts layers into stages and chooses which recompute, jointly, for the shortest step under a cap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.planning import interleaved_search, stage_search
+from trimtab.planning.min_max import least_largest, run_sums
+from trimtab.planning.peers import published_search, uniform_layers, uniform_parameters
+from trimtab.planning.recompute import can_recompute
+from trimtab.planning.stage_memory import why_infeasible
+from trimtab.planning.stage_problem import StageProblem, plan_of_bounds
+from trimtab.schema.stages import StagePlan
+
+PEERS: dict[str, Callable[[StageProblem], StagePlan]] = {
+    uniform_layers.NAME: uniform_layers.solve,
+    uniform_parameters.NAME: uniform_parameters.solve,
+    published_search.NAME: published_search.solve,
+}
+
+
+def plan_stages(problem: StageProblem) -> StagePlan:
+    """The partition and the layers that recompute with the shortest predicted step.
+
+    Under "1f1b" it is proven best unless the search ran out of its counts; ``lower_bound_ns`` tells how far from best
+    it can be. It is never slower than any peer's, or than the best
+    partition without recomputation followed by the best recomputation.
+
+    Raises:
+        InfeasibleError: no partition fits, even if every layer recomputes; tells the smallest change that works.
+    """
+    starts = _starts(problem)
+    plans = [plan for bounds in starts if (plan := plan_of_bounds(problem, bounds, "joint")) is not None]
+    reached = min((plan.step_ns for plan in plans), default=_any_step_ns(problem))
+    seeds = [plan.bounds for plan in plans]
+    if problem.schedule == "1f1b":
+        found = stage_search.search(problem, reached, seeds)
+    else:
+        found = interleaved_search.search(problem, seeds)
+    plan = None if found is None else plan_of_bounds(problem, found.bounds, "joint")
+    if found is None or plan is None:
+        raise why_infeasible(problem, starts)
+    best = min([plan, *plans], key=lambda each: each.step_ns)  # a thinned choice of layers can miss a start's
+    return replace(best, lower_bound_ns=found.lower_bound_ns)
+
+
+def plan_peers(problem: StageProblem, lower_bound_ns: int = 0) -> dict[str, StagePlan]:
+    """The plan of each published method; it may not fit.
+
+    Args:
+        problem: what they are for.
+        lower_bound_ns: of the problem, as the joint plan found it.
+    """
+    return {name: replace(solve(problem), lower_bound_ns=lower_bound_ns) for name, solve in PEERS.items()}
+
+
+def _starts(problem: StageProblem) -> list[tuple[int, ...]]:
+    """Partitions to begin with: evened with and without recomputation, least memory, and those of the peers."""
+    profile = problem.profile
+    work = profile.forward_ns + profile.backward_ns
+    repeated = np.where(can_recompute(profile), profile.recompute_ns, 0)
+    weights: list[NDArray[np.int64]] = [work, work + repeated, profile.state_bytes + profile.recomputed_bytes]
+    starts = [least_largest(run_sums(weight, problem.stages))[1] for weight in weights]
+    starts += [solve(problem).bounds for solve in PEERS.values()]
+    return list(dict.fromkeys(starts))
+
+
+def _any_step_ns(problem: StageProblem) -> int:
+    """No plan takes longer: all work of all micro-batches, one after the other."""
+    profile = problem.profile
+    once = profile.forward_ns + profile.backward_ns + profile.recompute_ns + 2 * profile.boundary_ns
+    return int(once.sum()) * problem.micro_batches
