@@ -28,6 +28,7 @@ COMMANDS = (
     Command("plan", "plan", "compare strategies on a metadata table, in seconds, without loading a model"),
     Command("pack", "pack", "pack samples into balanced mini-batches, with a certificate"),
     Command("stages", "stages", "cut a model into pipeline stages and choose which layers recompute, in seconds"),
+    Command("simulate", "simulate", "predict a job's step on a described cluster, phase by phase", own_parser=True),
     Command("fit", "fit", "fit the cost model to a run's recorded steps"),
     Command("train", "train", "train a model, every rank equally busy", own_parser=True),
     Command("report", "report", "compare a balanced run with its baseline: table, figures, plot of time per rank"),

@@ -58,6 +58,7 @@ class Cluster:
         device: speed of one device.
         device_memory: bytes of one device.
         decode_tokens: tokens a second that one device generates in rollout, or None where nobody measured it.
+        memory_bandwidth: bytes a second one device reads from its memory, or None where it is not known.
         node: link between the ranks of a node.
         across: link of one rank to other nodes.
         host: one node's host.
@@ -72,6 +73,7 @@ class Cluster:
     across: Link
     host: Host
     decode_tokens: float | None = None
+    memory_bandwidth: float | None = None
     nodes: int | None = None
 
     @property

@@ -58,6 +58,8 @@ class PartitionProblem:
         start_ns: int64 [R], time each rank already spent since ranks last met, or None.
         rank_speed: float64 [R], speed relative to the one costs are stated for, or None.
         sharding: degrees samples may have, or None where they stay whole.
+        at_first: int64 [N], rank each item lies on already, for strategies that start from there, or None: contiguous
+            equal blocks.
     """
 
     cost_ns: NDArray[np.int64]
@@ -71,6 +73,7 @@ class PartitionProblem:
     start_ns: NDArray[np.int64] | None = None
     rank_speed: NDArray[np.float64] | None = None
     sharding: Sharding | None = None
+    at_first: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.cost_ns)

@@ -77,6 +77,7 @@ def plan_step(
     at_first = (
         as_is.contiguous_ranks(len(batch), ranks) if current_rank is None else _on_ranks(current_rank, batch, ranks)
     )
+    problem = replace(problem, at_first=at_first)
     current = arrange(batch, costs, problem, as_is.pack_in_order(problem, at_first), "at-owner")
     if strategy.name == "as-is":
         return _fastest_with_exchange(batch, costs, problem, settings, [current], current)

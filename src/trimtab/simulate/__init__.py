@@ -1,1 +1,1 @@
-"""TODO."""
+"""A step on a described cluster, through the production planner; every figure it gives is simulated."""

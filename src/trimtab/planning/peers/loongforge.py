@@ -25,9 +25,9 @@ _CLOSE_ENOUGH = 0.05
 
 
 def solve(problem: PartitionProblem) -> Assignment:
-    """Partition by the samples' costs, or leave them in contiguous blocks where LoongForge would skip the batch."""
+    """Partition by the samples' costs, or leave them where they are where LoongForge would skip the batch."""
     start = np.zeros(problem.ranks, dtype=np.int64) if problem.start_ns is None else problem.start_ns
-    at_first = contiguous_ranks(len(problem), problem.ranks)
+    at_first = contiguous_ranks(len(problem), problem.ranks) if problem.at_first is None else problem.at_first
     rank = rebalance(problem.cost_ns, problem.tokens, at_first, start, LENGTH_RATIO)
     return Assignment(rank=rank, micro_batch=np.zeros_like(rank))
 

@@ -1,0 +1,158 @@
+"""Simulates every strategy of a scenario and sums up its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from trimtab.cost.architecture import Architecture
+from trimtab.cost.cluster import load_cluster
+from trimtab.errors import InfeasibleError, SettingsError
+from trimtab.schema.table import MetadataTable
+from trimtab.simulate.device_memory import Overflow, worst
+from trimtab.simulate.job import Job
+from trimtab.simulate.scenario import Scenario
+from trimtab.simulate.simulated_step import PHASES, SimulatedStep
+from trimtab.simulate.step import simulate_steps
+from trimtab.simulate.strategies import strategy_named
+from trimtab.simulate.timeline import Timeline
+from trimtab.simulate.workload import drawn_workload, table_workload
+
+_WARM_UP = 1
+_SHORT_SAMPLE = 1024  # tokens; packs of such samples are drawn for two steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyResult:
+    """A strategy's mean step.
+
+    Attributes:
+        name: of the strategy.
+        step_ms: mean time of a step, the first left out.
+        phases: mean milliseconds of each phase; they add up to the step.
+        tokens_per_gpu_s: language-model tokens of all steps over their time and devices.
+        attention_ratio: mean over steps, of the update's plan.
+        out_of_memory: the largest overflow of each place and phase.
+        planning_ms: mean time the planner took here, for all plans of a step.
+    """
+
+    name: str
+    step_ms: float
+    phases: dict[str, float]
+    tokens_per_gpu_s: float
+    attention_ratio: float
+    out_of_memory: list[Overflow]
+    planning_ms: float
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary; planning is measured, not simulated, and left out."""
+        return {
+            "name": self.name,
+            "step_ms": self.step_ms,
+            "phases": self.phases,
+            "tokens_per_gpu_s": self.tokens_per_gpu_s,
+            "attention_ratio": self.attention_ratio,
+            "out_of_memory": [each.to_json() for each in self.out_of_memory],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """A scenario's outcome.
+
+    Attributes:
+        scenario: what was simulated.
+        strategies: one result for each that could be.
+        refused: why the others could not, by name.
+        timelines: spans of each, where they were asked for.
+    """
+
+    scenario: Scenario
+    strategies: list[StrategyResult]
+    refused: dict[str, str] = field(default_factory=dict)
+    timelines: list[tuple[str, Timeline]] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary."""
+        return {
+            "simulated": True,
+            "scenario": self.scenario.name,
+            "strategies": [each.to_json() for each in self.strategies],
+        }
+
+
+def job_of(scenario: Scenario, architecture: Architecture, table: MetadataTable | None = None) -> Job:
+    """Look up the scenario's cluster and draw its samples.
+
+    Args:
+        scenario: the job.
+        architecture: its model.
+        table: the metadata table its ``data`` names, or None for named data sets.
+
+    Raises:
+        SettingsError: the cluster or the data are unknown, or too small.
+        MetadataError: the table does not suit the model.
+    """
+    cluster = load_cluster(scenario.cluster)
+    cluster.nodes_of(scenario.ranks)
+    if table is not None:
+        workload = table_workload(table, architecture, scenario.data)
+    else:
+        least = 2 * scenario.batch_size
+        if scenario.pack_length is not None:
+            least *= max(1, scenario.pack_length // _SHORT_SAMPLE)
+        workload = drawn_workload(scenario.data, architecture, scenario.media, least=least, seed=scenario.seed)
+    return Job(scenario=scenario, architecture=architecture, cluster=cluster, workload=workload)
+
+
+def simulate(job: Job, *, draw: bool = False, progress: Callable[[str], None] | None = None) -> Simulation:
+    """Simulate every strategy of a job.
+
+    Args:
+        job: the scenario and what it names.
+        draw: keep the spans of every step.
+        progress: told the name of each strategy before it is simulated.
+
+    Raises:
+        SettingsError, InfeasibleError: no strategy could be simulated; why the first could not.
+    """
+    found: list[StrategyResult] = []
+    refused: dict[str, str] = {}
+    timelines: list[tuple[str, Timeline]] = []
+    first: SettingsError | InfeasibleError | None = None
+    for name in job.scenario.compared:
+        if progress is not None:
+            progress(name)
+        timeline = Timeline() if draw else None
+        strategy = strategy_named(name, job.scenario.task, job.scenario.sync)
+        try:
+            steps = list(islice(simulate_steps(job, strategy, timeline), job.scenario.steps + _WARM_UP))
+        except (SettingsError, InfeasibleError) as error:
+            first = first or error
+            refused[name] = str(error)
+            continue
+        found.append(summed_up(name, steps[_WARM_UP:], job.scenario.ranks))
+        if timeline is not None:
+            timelines.append((name, timeline))
+    if not found and first is not None:
+        raise first
+    return Simulation(scenario=job.scenario, strategies=found, refused=refused, timelines=timelines)
+
+
+def summed_up(name: str, steps: list[SimulatedStep], ranks: int) -> StrategyResult:
+    """The mean of some steps."""
+    phases = {phase: float(np.mean([step.phases[phase] for step in steps])) * 1e3 for phase in PHASES}
+    seconds = sum(step.seconds for step in steps)
+    return StrategyResult(
+        name=name,
+        step_ms=round(sum(phases.values()), 3),
+        phases={phase: round(value, 3) for phase, value in phases.items()},
+        tokens_per_gpu_s=round(sum(step.tokens for step in steps) / seconds / ranks, 2) if seconds else 0.0,
+        attention_ratio=round(float(np.mean([step.attention_ratio for step in steps])), 4),
+        out_of_memory=worst([each for step in steps for each in step.overflows]),
+        planning_ms=round(float(np.mean([step.planning_seconds for step in steps])) * 1e3, 1),
+    )

@@ -1,0 +1,240 @@
+"""What is simulated: a job on a described cluster, and what is assumed where nothing is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from trimtab.errors import SettingsError
+from trimtab.schema.plans import Sync
+from trimtab.schema.setting_checks import check_least
+from trimtab.simulate.strategies import strategy_named
+
+Task = Literal["sft", "grpo"]
+_LARGEST = 1e18
+
+
+def check_numbers(settings: Any, least: Mapping[str, float], prefix: str = "") -> None:
+    """Refuse numbers below their least value, not a number or endless.
+
+    Raises:
+        SettingsError: names the setting, its value and the limit.
+    """
+    for name, limit in least.items():
+        value = getattr(settings, name)
+        if value is not None:
+            check_least(f"{prefix}{name}", value, limit)
+            if value > _LARGEST:
+                raise SettingsError(f"{prefix}{name}={value} must be a finite number below {_LARGEST:g}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutSettings:
+    """How replies are generated.
+
+    Attributes:
+        tensor_parallel: devices of one engine.
+        replies: to one prompt (verl's and EasyR1's Geo3K examples use 5).
+        mean_tokens: mean length of a reply (Qwen2.5-VL-7B on Geo3K: 311 to 383; EasyR1's published curves).
+        spread: sigma of its log-normal length; an assumption.
+        max_tokens: cap on a reply (FlexRL: 1,024).
+        reference: log-probabilities of a reference model are computed too.
+        bandwidth_share: share of the memory bandwidth that generation reaches (aiconfigurator's default).
+        memory_share: share of a device's memory an engine may fill (vLLM's gpu_memory_utilization).
+    """
+
+    tensor_parallel: int = 4
+    replies: int = 5
+    mean_tokens: float = 350.0
+    spread: float = 0.5
+    max_tokens: int = 1024
+    reference: bool = True
+    bandwidth_share: float = 0.8
+    memory_share: float = 0.6
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            SettingsError: one is out of range.
+        """
+        least = {"tensor_parallel": 1, "replies": 1, "mean_tokens": 1, "spread": 0, "max_tokens": 1}
+        check_numbers(self, least, "rollout.")
+        for name in ("bandwidth_share", "memory_share"):
+            if not 0 < getattr(self, name) <= 1:
+                raise SettingsError(f"rollout.{name}={getattr(self, name)} must lie above 0 and up to 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadingSettings:
+    """How images and videos become tensors.
+
+    Attributes:
+        workers_per_rank: processor cores a rank may decode on.
+        controller_workers: decode processes where one controller loads everything (verl's default of 8).
+        prefetch: batches decoded ahead (PyTorch's default).
+        preprocess_pixels: pixels a second one core resizes and cuts to patches (0.2 s for an image of 1,000 x 1,000,
+            reported of the stock processors; QwenLM/Qwen3-VL issue 491).
+        ship_bandwidth: bytes a second the controller serialises and hands out; an assumption.
+        value_bytes: size of one pixel value (the stock processors give float32).
+    """
+
+    workers_per_rank: int = 8
+    controller_workers: int = 8
+    prefetch: int = 2
+    preprocess_pixels: float = 5e6
+    ship_bandwidth: float = 1e9
+    value_bytes: int = 4
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            SettingsError: one is out of range.
+        """
+        least = {"workers_per_rank": 1, "controller_workers": 1, "prefetch": 0, "value_bytes": 1}
+        check_numbers(self, {**least, "preprocess_pixels": 1, "ship_bandwidth": 1}, "loading.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MediaSettings:
+    """Sizes of the media of named data sets, where their sources leave them open.
+
+    Attributes:
+        video_fps: frames taken a second (the Qwen processors' default).
+        video_frame_pixels: most pixels of a frame after resizing; 128 tokens of 28 x 28 for two frames, near the 60
+            tokens a frame of Long-RL's runs.
+        video_max_frames: most frames taken of a video.
+        long_seconds_least, long_seconds_most, long_tail: bounds and exponent of the bounded Pareto durations of long
+            videos; no source gives durations of LongVideo-Reason.
+        image_min_pixels: least pixels of an image after resizing; None: the processor's default.
+    """
+
+    video_fps: float = 2.0
+    video_frame_pixels: int = 100_352
+    video_max_frames: int = 1024
+    long_seconds_least: float = 60.0
+    long_seconds_most: float = 540.0
+    long_tail: float = 1.1
+    image_min_pixels: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            SettingsError: one is out of range.
+        """
+        least = {"video_fps": 0.01, "video_frame_pixels": 784, "video_max_frames": 4, "long_seconds_least": 1}
+        check_numbers(self, {**least, "long_seconds_most": 1, "long_tail": 0.01, "image_min_pixels": 1}, "media.")
+        if self.long_seconds_most < self.long_seconds_least:
+            raise SettingsError(
+                f"media.long_seconds_most={self.long_seconds_most} is below "
+                f"long_seconds_least={self.long_seconds_least}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A job to simulate.
+
+    Attributes:
+        name: how reports call it.
+        task: "sft", or "grpo" (rollout, inference, update).
+        data: a metadata table's path, a named data set (geo3k, nextqa, longvila, internvl, heavy-tail), a mix of them
+            ("geo3k:5+nextqa:2+longvila:1"), or a named mix (image-heavy, video-heavy, only-video).
+        model: a bundled model, a checkpoint's folder or its config.json.
+        cluster: a bundled cluster or a YAML file.
+        ranks: devices.
+        batch_size: samples of a step, over all ranks; prompts where the task is grpo.
+        strategies: what to compare; none named: those that fit the task.
+        steps: steps simulated after the first, which warms up.
+        seed: of everything drawn.
+        tensor_parallel: devices that share one data-parallel rank's layers in training.
+        shards: devices that share weights and optimizer state; None: all.
+        sync: where ranks meet ("layer": FSDP; "step": plain data parallelism).
+        recompute: whole layers are recomputed in the backward.
+        micro_batch_tokens: most tokens of a rank's micro-batch; None: what device memory holds.
+        reserve: share of device memory left to the allocator and communication buffers.
+        pack_length: supervised training takes packs of at most so many tokens, samples joined as they come, and
+            ``batch_size`` counts packs; None: samples.
+        balance_vision: strategies that spread the encoder's work do; False: visuals are encoded with their samples.
+            The exchange makes ranks meet in each micro-batch, for which ranks that meet once a step pay.
+        max_degree: largest sequence-parallel degree of adaptive plans (p_max).
+        overlap: share of a sharded sample's all-to-all that computing hides.
+        pack_below, pack_tokens: sharded samples below the first share an exchange up to the second (h_pack, H_pack).
+        rollout, loading, media: see there.
+    """
+
+    name: str = "mine"
+    task: Task = "sft"
+    data: str = "video-heavy"
+    model: str = "mimo-vl-7b"
+    cluster: str = "h800"
+    ranks: int = 32
+    batch_size: int = 256
+    strategies: tuple[str, ...] = ()
+    steps: int = 4
+    seed: int = 0
+    tensor_parallel: int = 1
+    shards: int | None = None
+    sync: Sync = "layer"
+    recompute: bool = True
+    micro_batch_tokens: int | None = None
+    reserve: float = 0.1
+    pack_length: int | None = None
+    balance_vision: bool = True
+    max_degree: int = 8
+    overlap: float = 0.7
+    pack_below: int = 4096
+    pack_tokens: int = 16384
+    rollout: RolloutSettings = field(default_factory=RolloutSettings)
+    loading: LoadingSettings = field(default_factory=LoadingSettings)
+    media: MediaSettings = field(default_factory=MediaSettings)
+
+    def __post_init__(self) -> None:
+        """Check the values and how they fit together.
+
+        Raises:
+            SettingsError: one is out of range or unknown, or two contradict each other.
+        """
+        counts = ("ranks", "batch_size", "steps", "tensor_parallel", "shards", "micro_batch_tokens", "pack_length")
+        check_numbers(self, {**dict.fromkeys(counts, 1), "max_degree": 1, "seed": 0, "pack_below": 0, "pack_tokens": 1})
+        for name, known in (("task", get_args(Task)), ("sync", get_args(Sync))):
+            if getattr(self, name) not in known:
+                raise SettingsError(f"{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(known)}")
+        for name in ("reserve", "overlap"):
+            if not 0 <= getattr(self, name) < 1:
+                raise SettingsError(f"{name}={getattr(self, name)} must lie in [0, 1)")
+        self._check_division()
+        for strategy in self.compared:
+            strategy_named(strategy)
+
+        if self.pack_length is not None and self.task != "sft":
+            raise SettingsError(f"pack_length={self.pack_length} needs task=sft: replies are not packed beforehand")
+
+    def _check_division(self) -> None:
+        for name, divisor in (
+            ("tensor_parallel", self.tensor_parallel),
+            ("shards", self.shards or 1),
+            ("rollout.tensor_parallel", self.rollout.tensor_parallel if self.task == "grpo" else 1),
+        ):
+            if self.ranks % divisor:
+                raise SettingsError(f"ranks={self.ranks} is not a multiple of {name}={divisor}; change either")
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Names of the strategies to compare."""
+        return self.strategies or _DEFAULT[self.task]
+
+    @property
+    def data_ranks(self) -> int:
+        """Data-parallel ranks."""
+        return self.ranks // self.tensor_parallel
+
+
+_OTHERS: tuple[str, ...] = ("uniform-2", "uniform-4", "uniform-8", "loongforge", "loader-only", "adaptive-only")
+_DEFAULT: dict[str, tuple[str, ...]] = {
+    "grpo": ("verl-bucketing", *_OTHERS, "all"),
+    "sft": ("as-is", *_OTHERS, "whole-sample", "all"),
+}

@@ -1,0 +1,154 @@
+"""``trimtab simulate``: its JSON, its trace, sweeps and recommendation, bad input in one clear line, no torch."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from trimtab.cli import simulate
+from trimtab.cli.main import main
+from trimtab.simulate.bundled import scenario_names
+
+SMALL = ("ranks=8", "batch_size=16", "steps=1", "shards=8")
+ROW = {"name", "step_ms", "phases", "tokens_per_gpu_s", "attention_ratio", "out_of_memory"}
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert simulate.run([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def flat_table(path: Path) -> str:
+    rng = np.random.default_rng(0)
+    columns = {"text_tokens": rng.integers(20, 4000, 200), "vision_tiles": rng.integers(0, 6, 200)}
+    pq.write_table(pa.table(columns), path)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_every_bundled_scenario_runs_and_says_where_its_figures_come_from(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = printed(capsys, name, "steps=1")
+    assert result["simulated"] is True
+    assert result["scenario"] == name
+    assert result.keys() == {"simulated", "scenario", "strategies"}
+    for row in result["strategies"]:
+        assert row.keys() == ROW
+        assert row["phases"].keys() == {"data", "rollout", "inference", "update"}
+        assert row["step_ms"] > 0
+        assert isinstance(row["out_of_memory"], list)
+
+
+def test_a_scenarios_file_and_settings_that_win_over_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("name: ours\ntask: grpo\nranks: 8\nbatch_size: 16\nsteps: 1\nrollout:\n  replies: 2\n")
+    more = printed(capsys, str(file), "strategies=[all]", "rollout.replies=4")["strategies"]
+    less = printed(capsys, str(file), "strategies=[all]")["strategies"]
+    assert [row["name"] for row in more] == ["all"]
+    assert more[0]["phases"]["update"] > less[0]["phases"]["update"]
+
+
+def test_options_may_be_written_like_other_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    one = printed(capsys, "flexrl-video-heavy", "--strategies=[all]", "--batch-size", "16", "--ranks", "16", "steps=1")
+    other = printed(capsys, "flexrl-video-heavy", "strategies=[all]", "batch_size=16", "ranks=16", "steps=1")
+    assert one == other
+
+
+def test_a_table_of_ones_own_gets_a_recommendation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = flat_table(tmp_path / "meta.parquet")
+    arguments = [table, "model=internvl-6b-20b", "cluster=h100", "ranks=64", "batch_size=128", "steps=1", "--sweep"]
+    result = printed(capsys, *arguments)
+    assert result["scenario"] == "meta"
+    assert {row["name"] for row in result["strategies"]} >= {"as-is", "loongforge", "whole-sample", "all"}
+    best = result["recommended"]
+    assert best["step_ms"] <= min(row["step_ms"] for row in result["strategies"])
+    assert best["fits"] is True
+    assert all(point["settings"] for point in result["sweep"])
+    assert simulate.run(arguments) == 0
+    assert "recommended (simulated): strategy" in capsys.readouterr().out
+
+
+def test_a_sweep_tries_each_value(capsys: pytest.CaptureFixture[str]) -> None:
+    result = printed(
+        capsys, "flexrl-video-heavy", *SMALL, "strategies=[all]", "--sweep", "max_degree=1,8", "H_pack=4096,65536"
+    )
+    tried = [point["settings"] for point in result["sweep"]]
+    assert tried == [{"max_degree": "1"}, {"max_degree": "8"}, {"pack_tokens": "4096"}, {"pack_tokens": "65536"}]
+    at = {point["settings"].get("max_degree"): point["step_ms"] for point in result["sweep"]}
+    assert at["8"] <= at["1"]
+    assert result["recommended"]["strategy"] == "all"
+
+
+def test_the_trace_is_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "trace.json"
+    printed(capsys, "flexrl-video-heavy", *SMALL, "strategies=[all]", "--timeline", str(target))
+    events = json.loads(target.read_text())["traceEvents"]
+    busy = [event for event in events if event["ph"] == "X"]
+    assert {"vision", "language", "rollout"} <= {event["name"] for event in busy}
+    assert all({"pid", "tid", "ts", "dur", "cat"} <= event.keys() for event in busy)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nothing"], "scenario 'nothing': neither a file nor bundled; there are: flexrl-image-heavy"),
+        (["flexrl-image-heavy", "rank=8"], "unknown setting rank; did you mean ranks?"),
+        (["flexrl-image-heavy", "strategies=[best]"], "strategy 'best' is unknown; choose of as-is"),
+        (["flexrl-image-heavy", "ranks=-1"], "ranks=-1 must be at least 1"),
+        (["flexrl-image-heavy", "ranks=many"], "ranks"),
+        (["flexrl-image-heavy", "rollout.mean_tokens=nan"], "rollout.mean_tokens"),
+        (["flexrl-image-heavy", "rollout.mean_tokens=inf"], "rollout.mean_tokens"),
+        (["flexrl-image-heavy", "loading.ship_bandwidth=0"], "loading.ship_bandwidth=0.0 must be at least 1"),
+        (["flexrl-image-heavy", "reserve=1.5"], "reserve=1.5 must lie in [0, 1)"),
+        (["flexrl-image-heavy", "shards=7"], "ranks=128 is not a multiple of shards=7"),
+        (["flexrl-image-heavy", "rollout.tensor_parallel=3"], "not a multiple of rollout.tensor_parallel=3"),
+        (["flexrl-image-heavy", "task=dpo"], "task"),
+        (["flexrl-image-heavy", "data=mmlu"], "'mmlu' is no data set; name a metadata table's file, or of image-heavy"),
+        (["flexrl-image-heavy", "data=missing.parquet"], "missing.parquet"),
+        (["flexrl-image-heavy", "model=gpt"], "model 'gpt' is not bundled"),
+        (["flexrl-image-heavy", "cluster=tpu"], "cluster 'tpu'"),
+        (["flexrl-image-heavy", "media.long_seconds_most=5"], "is below long_seconds_least"),
+        (["mine.parquet", "ranks=8"], "mine.parquet is a metadata table: say what is trained on it, model=NAME"),
+        (["flexrl-image-heavy", "--sweep", "max_degree"], "--sweep max_degree: write setting=value,value"),
+        (["flexrl-image-heavy", "--sweep", "max_degree=1,,2"], "write setting=value,value"),
+        (["flexrl-image-heavy", "--sweep", "max_degree=0,2"], "max_degree=0 must be at least 1"),
+        (["flexrl-image-heavy", "--sweep", "degrees=1,2"], "unknown setting degrees"),
+        (["flexrl-image-heavy", "--sweep", "p_max=1", "max_degree=2"], "swept twice"),
+        (["flexrl-image-heavy", "strategies=[uniform-3]", "steps=1"], "heads do not split into 3"),
+        (["flexrl-image-heavy", "--timeline", "/proc/no/trace.json"], "cannot be written"),
+        ([], "SCENARIO"),
+    ],
+)
+def test_bad_input_ends_in_one_line(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["simulate", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert told in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_a_scenario_file_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text("- a\n- b\n")
+    assert main(["simulate", str(file)]) == 2
+    assert "holds list, not settings by name" in capsys.readouterr().err
+
+
+def test_the_command_needs_no_torch() -> None:
+    program = (
+        "import sys\nfrom trimtab.cli.main import main\n"
+        "code = main(['simulate', 'flexrl-video-heavy', 'steps=1', 'strategies=[all]', '--json'])\n"
+        "assert code == 0\nassert not {'torch', 'ray', 'transformers'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
