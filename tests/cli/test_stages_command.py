@@ -113,6 +113,7 @@ def test_a_text_model_needs_no_tiles(tmp_path: Path, capsys: pytest.CaptureFixtu
         ({"--memory-gb": "inf"}, "--memory-gb inf must be a positive number of gigabytes"),
         ({"--memory-gb": "20"}, "no partition into 4 stages fits 20 GB"),
         ({"--memory-gb": "1"}, "fits no rank: alone, and recomputed, it takes"),
+        ({"--memory-gb": "1e-6"}, "it takes 3.49 GB, 2.15 GB of them state, and the cap is 1e-06 GB"),
         ({"--tiles": "-1"}, "--tiles -1 must be at least 0"),
         ({"--tokens": "100"}, "18 images are 4608 tokens of the language model, more than its 100 tokens"),
         ({"--optimizer-shards": "0"}, "--optimizer-shards 0 must be at least 1"),

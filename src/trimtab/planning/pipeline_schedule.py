@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.errors import InvalidPlanError
 from trimtab.schema.stages import Schedule
 
 MAX_MICRO_BATCHES = 4096  # a prediction walks through every one, on every stage
@@ -82,11 +83,14 @@ def _in_order(schedule: Schedule, ranks: int, chunks: int, micro_batches: int) -
     ordered: list[Action] = []
     stages = ranks * chunks
     while len(ordered) < 2 * stages * micro_batches:
+        before = len(ordered)
         for rank, actions in enumerate(waiting):
             while position[rank] < len(actions) and _needs(actions[position[rank]], stages) <= done:
                 done.add(actions[position[rank]])
                 ordered.append(actions[position[rank]])
                 position[rank] += 1
+        if len(ordered) == before:
+            raise InvalidPlanError(f"{schedule} on {ranks} ranks waits for itself; this is a defect of trimtab")
     return tuple(ordered)
 
 

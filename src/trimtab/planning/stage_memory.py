@@ -45,8 +45,8 @@ def why_infeasible(problem: StageProblem, starts: Iterable[Sequence[int]]) -> Tr
     layer = int(alone.argmax())
     if alone[layer] > problem.memory_bytes:
         found = (
-            f"layer {profile.names[layer]} fits no rank: alone, and recomputed, it takes {alone[layer] / _GB:.2f} GB, "
-            f"{profile.state_bytes[layer] / _GB:.2f} GB of them state, and the cap is {cap:g} GB"
+            f"layer {profile.names[layer]} fits no rank: alone, and recomputed, it takes {alone[layer] / _GB:.3g} GB, "
+            f"{profile.state_bytes[layer] / _GB:.3g} GB of them state, and the cap is {cap:g} GB"
         )
     else:
         found = f"no partition into {problem.stages} stages fits {cap:g} GB, even if every layer recomputes"
@@ -77,4 +77,6 @@ def _remedy(problem: StageProblem, starts: Iterable[Sequence[int]]) -> str:
 
 
 def _rounded_up(size: float) -> str:
-    return f"{np.ceil(size / _GB * 100) / 100:.2f}"
+    """Gigabytes, to a hundredth or three digits, whichever is finer."""
+    step = min(_GB / 100, 10.0 ** (np.floor(np.log10(max(size, 1.0))) - 2))
+    return f"{np.ceil(size / step) * step / _GB:.9g}"
