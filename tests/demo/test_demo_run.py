@@ -33,5 +33,5 @@ def test_both_parts_end_with_a_comparison_in_one_summary(tmp_path: Path) -> None
     assert set(summary["reward"]) == {"first10", "last10"}
     assert {"data", "rollout", "inference", "update"} <= set(summary["balanced"]["phases"])
     assert summary["float32_replies"]["replies"] > 0
-    assert (tmp_path / "demo" / "rank_time.html").exists()
+    assert (tmp_path / "demo" / "report.html").exists()
     assert (tmp_path / "demo" / "balanced" / "model" / "model.safetensors").exists()

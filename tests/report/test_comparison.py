@@ -14,7 +14,6 @@ from trimtab.errors import MetadataError
 from trimtab.report.comparison import compare
 from trimtab.report.comparison_table import comparison_table
 from trimtab.report.prediction import rank_error_of
-from trimtab.report.rank_time_plot import write_rank_time_plot
 from trimtab.report.run_comparison import compare_runs
 from trimtab.report.run_records import read_steps
 from trimtab.schema.reports import StepReport
@@ -82,15 +81,6 @@ def test_the_table_shows_both_runs() -> None:
     assert "step time, ms" in text
 
 
-def test_the_plot_is_one_file_that_works_offline(tmp_path: Path) -> None:
-    path = tmp_path / "plots" / "rank_time.html"
-    write_rank_time_plot(path, balanced=BALANCED, baseline=BASELINE)
-    page = path.read_text()
-    assert "mean = 1.50 (median)" in page
-    assert "mean = 1.00 (median)" in page
-    assert "<script src=" not in page
-
-
 def test_records_are_read_back(tmp_path: Path) -> None:
     lines = [json.dumps({**report.to_json(), "added_later": 1}) for report in BASELINE]
     (tmp_path / "steps.jsonl").write_text("\n".join(lines) + "\n")
@@ -114,7 +104,14 @@ def test_the_runs_of_a_name_are_compared_where_they_lie(tmp_path: Path) -> None:
     assert main(["report", str(tmp_path), "--json"]) == 0
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["speedup"] == 2.0
-    assert (tmp_path / "rank_time.html").exists()
+    assert (tmp_path / "report.html").exists()
+
+
+def test_a_summary_that_holds_more_than_the_comparison_is_kept(tmp_path: Path) -> None:
+    test_the_runs_of_a_name_are_compared_where_they_lie(tmp_path)
+    (tmp_path / "summary.json").write_text('{"speedup": 3.0, "reward": {"first10": 0.5}}')
+    assert main(["report", str(tmp_path)]) == 0
+    assert json.loads((tmp_path / "summary.json").read_text())["speedup"] == 3.0
 
 
 def test_a_missing_run_says_how_to_make_it(tmp_path: Path) -> None:

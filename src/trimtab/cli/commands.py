@@ -31,5 +31,5 @@ COMMANDS = (
     Command("simulate", "simulate", "predict a job's step on a described cluster, phase by phase", own_parser=True),
     Command("fit", "fit", "fit the cost model to a run's recorded steps"),
     Command("train", "train", "train a model, every rank equally busy", own_parser=True),
-    Command("report", "report", "compare a balanced run with its baseline: table, figures, plot of time per rank"),
+    Command("report", "report", "show runs side by side, or what a command printed with --json, as a page and tables"),
 )

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from trimtab.errors import SettingsError
 
 PARTS = ("all", "sft", "grpo")
@@ -35,9 +37,14 @@ def run(args: argparse.Namespace) -> int:
         value = getattr(args, name)
         if value is not None and value < 1:
             raise SettingsError(f"--{name.replace('_', '-')} {value} must be at least 1")
+    from trimtab.report.run_report import write_run_report
+
     summary = _run(args)
+    page = write_run_report(args.runs / "demo")
     if args.json:
         print(json.dumps(summary))
+    else:
+        Console().print(f"report: {page}", soft_wrap=True, highlight=False, markup=False)
     return 0
 
 

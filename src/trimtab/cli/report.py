@@ -1,35 +1,52 @@
-"""Compares the balanced and baseline runs of a name: a table, summary.json, and a plot of time per rank."""
+"""Shows runs side by side, or what a command printed with --json: a page that works offline, and tables here."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from datetime import datetime
 from pathlib import Path
 
 from rich.console import Console
 
-from trimtab.report.comparison_table import comparison_table
-from trimtab.report.run_comparison import PLOT, SUMMARY, compare_runs
+from trimtab.report.html_page import write_page
+from trimtab.report.build import build_report
+from trimtab.report.run_comparison import refresh_summary
+from trimtab.report.terminal import print_groups
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run's variants, such as runs/demo")
-    parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+    parser.add_argument(
+        "source",
+        type=Path,
+        nargs="+",
+        metavar="RUN|FILE.json",
+        help="folder of a run or of its variants, such as runs/demo; or what a command printed with --json. "
+        "Several folders are shown side by side",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="page to write (default: report.html in the first RUN)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare and show.
+    """Read, write the page, show.
 
     Raises:
-        TrimtabError: a run is missing, or the runs cannot be compared.
+        TrimtabError: a source is no run and no output of a command, or the page cannot be written.
     """
-    comparison, summary = compare_runs(args.run)
+    report = build_report(args.source)
+    page = args.out or report.default_page
+    summaries = [path for path in map(refresh_summary, args.source) if path]
+    write_page(page, report.title, report.groups, written=datetime.now())
     if args.json:
-        print(json.dumps(summary))
+        print(json.dumps({**report.to_json(), "report": str(page)}, allow_nan=False))
         return 0
     console = Console()
-    console.print(comparison_table(comparison))
-    console.print(f"time of each rank: {args.run / PLOT}", soft_wrap=True)
-    console.print(f"all figures: {args.run / SUMMARY}", soft_wrap=True)
+    print_groups(report.groups, console)
+    for summary in summaries:
+        console.print(f"all figures: {summary}", soft_wrap=True, highlight=False, markup=False)
+    console.print(f"report: {page}", soft_wrap=True, highlight=False, markup=False)
     return 0

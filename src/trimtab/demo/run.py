@@ -19,7 +19,7 @@ from trimtab.demo.settings import DemoSettings
 from trimtab.loader.settings import LoaderSettings
 from trimtab.report.comparison import Comparison
 from trimtab.report.comparison_table import comparison_table
-from trimtab.report.run_comparison import PLOT, SUMMARY, compare_runs
+from trimtab.report.run_comparison import SUMMARY, compare_runs
 from trimtab.training.by_turns import ByTurns, train_by_turns
 from trimtab.training.settings import BalanceSettings, EvalSettings, OptimizerSettings, SFTSettings
 
@@ -131,6 +131,4 @@ def _print(comparison: Comparison, accuracy: dict[str, Any], folder: Path) -> No
         f"held-out accuracy {accuracy['with_pixels']:.1%}, with blanked pixels {accuracy['blanked']:.1%}, "
         f"commonest answer {accuracy['commonest_answer']:.1%}"
     )
-    console.print(
-        f"time of each rank, before and after: {folder / PLOT}\nall figures: {folder / SUMMARY}", soft_wrap=True
-    )
+    console.print(f"all figures: {folder / SUMMARY}", soft_wrap=True)

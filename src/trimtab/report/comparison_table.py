@@ -1,10 +1,12 @@
-"""The comparison as a table in the terminal."""
+"""Medians of runs side by side, for the terminal and the page."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.table import Table
 
-from trimtab.report.comparison import Comparison
+from trimtab.report.comparison import Comparison, RunSummary
 
 _ROWS = (
     ("step time, ms", "step_ms", "{:.0f}"),
@@ -17,6 +19,19 @@ _ROWS = (
 )
 
 
+def summary_rows(runs: Mapping[str, RunSummary]) -> list[list[str]]:
+    """A row a figure, a column a run; the figure's name first, phases last."""
+    rows = []
+    for label, name, pattern in _ROWS:
+        values = [getattr(summary, name) for summary in runs.values()]
+        rows.append([label, *("–" if value is None else pattern.format(value) for value in values)])
+    phases = dict.fromkeys(phase for summary in runs.values() for phase in summary.phases)
+    for phase in phases:
+        values = [summary.phases.get(phase) for summary in runs.values()]
+        rows.append([f"  {phase}, slowest rank, ms", *("–" if value is None else f"{value:.0f}" for value in values)])
+    return rows
+
+
 def comparison_table(comparison: Comparison) -> Table:
     """Medians of both runs side by side."""
     count = len(comparison.steps)
@@ -24,9 +39,6 @@ def comparison_table(comparison: Comparison) -> Table:
     table.add_column("")
     table.add_column("baseline", justify="right")
     table.add_column("balanced", justify="right")
-    for label, name, pattern in _ROWS:
-        values = (getattr(comparison.baseline, name), getattr(comparison.balanced, name))
-        table.add_row(label, *("-" if value is None else pattern.format(value) for value in values))
-    for phase, baseline in comparison.baseline.phases.items():
-        table.add_row(f"  {phase}, slowest rank, ms", f"{baseline:.0f}", f"{comparison.balanced.phases[phase]:.0f}")
+    for row in summary_rows({"baseline": comparison.baseline, "balanced": comparison.balanced}):
+        table.add_row(*row)
     return table

@@ -17,6 +17,7 @@ GLOSSARY: dict[str, str] = {
     "token_ratio": "language-model tokens of the fullest rank / mean over ranks",
     "step_ms": "time of one optimizer step, milliseconds",
     "exposed_data_ms": "time the slowest rank waited for data in a step, milliseconds",
+    "peak_memory_bytes": "most memory each rank used: on its device in a step, or on a CPU of its process so far",
     "rank_ms": "processor time each rank spent computing in a step, milliseconds",
 }
 
@@ -45,6 +46,7 @@ class StepReport:
         compute_ms: time computing in each compute phase ("vision", "language", "optimizer"), one entry a rank; adds up
             to ``rank_ms``.
         compute_includes_waiting: these times count waiting for other ranks (several CPU threads, or a CUDA device).
+        peak_memory_bytes: see GLOSSARY, one entry a rank.
         learning_rate, grad_norm: of the optimizer step; ``grad_norm`` is None where the step was skipped.
         bad_samples: ids of samples replaced in this step.
     """
@@ -75,6 +77,7 @@ class StepReport:
     vision_work: dict[str, list[int]] = field(default_factory=dict)
     compute_ms: dict[str, list[float]] = field(default_factory=dict)
     compute_includes_waiting: bool = False
+    peak_memory_bytes: list[int] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""

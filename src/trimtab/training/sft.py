@@ -11,6 +11,7 @@ from trimtab.loader.step_loader import LoadedStep
 from trimtab.report.prediction import rank_error_of
 from trimtab.runtime.groups import Ranks
 from trimtab.runtime.loss import gradient_scale, step_loss
+from trimtab.runtime.peak_memory import take_peak_memory_bytes
 from trimtab.training import checkpoint
 from trimtab.training.calibrate import measure_costs
 from trimtab.training.evaluate import evaluate
@@ -224,6 +225,7 @@ def train_step(job: Job, loaded: LoadedStep, began: float, stop: StopSignal) -> 
         step_ms=(time.perf_counter() - began) * 1e3,
         times=job.clock.finish(),
         moved_bytes=job.moved_bytes(loaded),
+        peak_memory_bytes=take_peak_memory_bytes(ranks.device),
         stop=stop.wanted,
     )
     return gather_report(loaded, figures, rate=rate, grad_norm=grad_norm, group=ranks.control)

@@ -28,6 +28,7 @@ class RankFigures:
     step_ms: float
     times: PhaseTimes
     moved_bytes: int
+    peak_memory_bytes: int
     stop: bool
 
 
@@ -46,10 +47,16 @@ def gather_report(
     phases = [figures.times.wall_ms.get(phase, 0.0) for phase in PHASES]
     compute = [figures.times.compute_ms.get(phase, 0.0) for phase in COMPUTE_PHASES]
     mine = [figures.loss, figures.step_ms, loaded.wait_ms, loaded.decoded]
-    mine += [figures.moved_bytes + loaded.received_bytes, float(figures.stop), *phases, *compute]
+    mine += [
+        figures.moved_bytes + loaded.received_bytes,
+        float(figures.stop),
+        figures.peak_memory_bytes,
+        *phases,
+        *compute,
+    ]
     gathered = torch.empty(group.size() * len(mine), dtype=torch.float64)
     dist.all_gather_single(gathered, torch.tensor(mine, dtype=torch.float64), group=group)
-    loss, step_ms, wait, decoded, moved, stop, *times = gathered.view(group.size(), -1).numpy().T
+    loss, step_ms, wait, decoded, moved, stop, memory, *times = gathered.view(group.size(), -1).numpy().T
     walls, busy = times[: len(PHASES)], times[len(PHASES) :]
     planned = loaded.planned
     report = StepReport(
@@ -79,6 +86,7 @@ def gather_report(
         vision_work=vision_work(planned.plan, planned.batch).to_json(),
         compute_ms={phase: _rounded(one) for phase, one in zip(COMPUTE_PHASES, busy, strict=True)},
         compute_includes_waiting=figures.times.includes_waiting,
+        peak_memory_bytes=[int(peak) for peak in memory],
     )
     return StepOutcome(report=report, stop=bool(stop.any()))
 

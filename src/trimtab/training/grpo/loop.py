@@ -16,6 +16,7 @@ from trimtab.cost.flops import FORWARD
 from trimtab.errors import TrainingError
 from trimtab.planning.step import plan_step
 from trimtab.runtime.agreement import agree_on_step
+from trimtab.runtime.peak_memory import take_peak_memory_bytes
 from trimtab.training.grpo.advantages import group_advantages
 from trimtab.training.grpo.experience import Experience, Scored
 from trimtab.training.grpo.inference import old_and_reference
@@ -76,6 +77,7 @@ def grpo_step(job: GRPOJob, loaded: LoadedPrompts, began: float, stop: StopSigna
         step_ms=(time.perf_counter() - began) * 1e3,
         decoded=loaded.decoded + decoded + decoded_now,
         moved_bytes=loaded.received_bytes + received + received_now,
+        peak_memory_bytes=take_peak_memory_bytes(job.ranks.device),
         update=figures,
         stop=stop.wanted,
     )

@@ -66,6 +66,7 @@ class RankStep:
     step_ms: float
     decoded: int
     moved_bytes: int
+    peak_memory_bytes: int
     update: UpdateFigures
     stop: bool
 
@@ -85,10 +86,11 @@ def gather_report(
     """Combine all ranks' figures, and say whether any was asked to stop; a collective of ``group`` (gloo)."""
     update = own.update
     mine = [own.step_ms, own.decoded, own.moved_bytes, update.loss, update.clipped, update.kl, update.tokens, own.stop]
+    mine.append(own.peak_memory_bytes)
     mine += [own.wall_ms[phase] for phase in PHASES] + [own.busy_ms[phase] for phase in PHASES]
     gathered = torch.empty(group.size() * len(mine), dtype=torch.float64)
     dist.all_gather_single(gathered, torch.tensor([float(x) for x in mine], dtype=torch.float64), group=group)
-    step_ms, decoded, moved, loss, clipped, kl, tokens, stop, *times = gathered.view(group.size(), -1).numpy().T
+    step_ms, decoded, moved, loss, clipped, kl, tokens, stop, memory, *times = gathered.view(group.size(), -1).numpy().T
     walls, busy = times[: len(PHASES)], times[len(PHASES) :]
     plans = [(mini_batch.plan, mini_batch.batch) for mini_batch in loaded]
     token_count = max(1.0, float(tokens.sum()))
@@ -108,6 +110,7 @@ def gather_report(
         grad_norm=update.grad_norm,
         planning_ms=planning_ms,
         bad_samples=bad,
+        peak_memory_bytes=[int(peak) for peak in memory],
         clip_fraction=float(clipped.sum()) / token_count,
         kl=float(kl.sum()) / token_count,
         phase_rank_ms={phase: _rounded(one) for phase, one in zip(PHASES, busy, strict=True)},

@@ -1,0 +1,45 @@
+"""Bars with a row for each strategy, or any other named thing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from trimtab.report.figures.theme import as_chart, new_figure, plain
+from trimtab.report.sections import Chart
+
+
+def bar_chart(
+    title: str,
+    names: Sequence[str],
+    series: Mapping[str, tuple[Sequence[float | None], str]],
+    *,
+    unit: str,
+    stacked: bool = False,
+    one_line: bool = False,
+) -> Chart:
+    """Horizontal bars.
+
+    Args:
+        title: what they show.
+        names: N, a row each, first on top.
+        series: N values and a colour by name.
+        unit: of the values.
+        stacked: series end to end instead of side by side.
+        one_line: draw a line at 1, the best a ratio can be.
+    """
+    figure = new_figure(x=unit, barmode="stack" if stacked else "group", bargap=0.3)
+    for name, (values, colour) in series.items():
+        figure.add_bar(
+            x=list(values),
+            y=[plain(one) for one in names],
+            orientation="h",
+            name=plain(name),
+            marker_color=colour,
+            hovertemplate="%{y}: " + plain(name) + " %{x:.4g}<extra></extra>",
+        )
+    figure.update_yaxes(autorange="reversed", type="category")
+    if one_line:
+        figure.add_vline(x=1, line_dash="dot", line_color="#8b95a1")
+    legend = [(name, colour) for name, (_, colour) in series.items()]
+    per_row = 24 if stacked else 14 + 12 * len(series)
+    return as_chart(title, figure, height=70 + per_row * len(names), legend=legend)

@@ -1,0 +1,61 @@
+"""What `trimtab simulate --json` prints: a step on a described cluster, by strategy. Simulated, and said to be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trimtab.report.documents.bars import bar_chart
+from trimtab.report.documents.rest import number, rest
+from trimtab.report.figures.theme import colour_of_phase
+from trimtab.report.sections import DataTable, Section
+
+_TOLD = frozenset({"name", "step_ms", "phases", "tokens_per_gpu_s", "attention_ratio", "out_of_memory"})
+
+
+def simulate_sections(document: dict[str, Any]) -> list[Section]:
+    """The sections."""
+    rows = document["strategies"]
+    phases = list(dict.fromkeys(phase for row in rows for phase in row["phases"]))
+    series = {
+        phase: ([float(row["phases"].get(phase) or 0.0) for row in rows], colour_of_phase(phase, position))
+        for position, phase in enumerate(phases)
+    }
+    overflows = [f"{row['name']} does not fit: {_said(row['out_of_memory'])}" for row in rows if row["out_of_memory"]]
+    names = [str(row["name"]) for row in rows]
+    return [
+        Section(
+            title="Strategies (simulated)",
+            text=[
+                f"Scenario {_said([document['scenario']])}. Every figure is simulated: nothing was run.",
+                *overflows,
+                *(["Times of a strategy that does not fit are those of enough memory."] if overflows else []),
+            ],
+            charts=[bar_chart("simulated time of a step by phase", names, series, unit="ms, simulated", stacked=True)],
+            table=_table(rows, phases),
+            headline=True,
+        ),
+        *rest({row["name"]: {k: v for k, v in row.items() if k not in _TOLD} or None for row in rows
+               if row.keys() - _TOLD}, ()),
+        *rest(document, {"simulated", "scenario", "strategies"}),
+    ]  # fmt: skip
+
+
+def _table(rows: list[dict[str, Any]], phases: list[str]) -> DataTable:
+    least = min((float(row["step_ms"]) for row in rows), default=0.0)
+    cells = []
+    for row in rows:
+        times = [number(row["phases"].get(phase)) for phase in phases]
+        fits = "does not fit" if row["out_of_memory"] else "fits"
+        figures = [number(row["step_ms"]), f"{float(row['step_ms']) / max(least, 1e-9):.2f}x"]
+        figures += [*times, number(row["tokens_per_gpu_s"]), number(row["attention_ratio"]), fits]
+        cells.append([str(row["name"]), *figures])
+    columns = ["strategy", "step ms", "over fastest", *phases, "tokens / GPU s", "attention ratio", "memory"]
+    return DataTable(columns=columns, rows=cells, note="Simulated.")
+
+
+def _said(things: list[Any]) -> str:
+    """Names, or figures by name, in one line."""
+    return "; ".join(
+        ", ".join(f"{name} {number(value)}" for name, value in one.items()) if isinstance(one, dict) else str(one)
+        for one in things
+    )

@@ -1,0 +1,137 @@
+"""Output of other commands as a page: the commands' real output where they are quick, their documented form else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trimtab.cli.main import main
+from trimtab.report.build import build_report
+from trimtab.report.sections import Group, Section
+
+
+def shown(tmp_path: Path, document: dict[str, Any]) -> Group:
+    path = tmp_path / "printed.json"
+    path.write_text(json.dumps(document))
+    (group,) = build_report([path]).groups
+    return group
+
+
+def rows_of(section: Section) -> list[list[str]]:
+    assert section.table is not None
+    return [list(cells) for cells in section.table.rows]
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main([*words, "--json"]) == 0
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def test_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = printed(capsys, "plan", "--demo", "--ranks", "4", "--batch-size", "16", "--strategy", "as-is", "adaptive")
+    document["strategies"].append({"name": "uniform-64", "infeasible": "64 does not divide 28 heads"})
+    (section,) = shown(tmp_path, document).sections
+    as_is, adaptive = rows_of(section)
+    assert as_is[:2] == ["as-is", f"{document['strategies'][0]['step_ratio']['mean']:.3f}"]
+    assert adaptive[0] == "adaptive"
+    assert "uniform-64 cannot be: 64 does not divide 28 heads" in section.text
+
+
+def test_pack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "flat.csv"
+    table.write_text("text_tokens,vision_tiles\n" + "".join(f"{10 * n},{n % 5}\n" for n in range(1, 41)))
+    document = printed(capsys, "pack", str(table), "--tiles", "4", "--tokens", "900", "--dp", "2")
+    packs, *others = shown(tmp_path, document).sections
+    assert f"{document['packs']:,} packs of at most 4 tiles, 900 tokens from 40 samples" in packs.text[0]
+    assert [cells[0] for cells in rows_of(packs)] == ["2 ranks, random batches of 4", "2 ranks, packs"]
+    assert [section.title for section in others] == ["What a device runs at once", "Other figures"] or document[
+        "oversized"
+    ]
+
+
+def test_scan(tmp_path: Path) -> None:
+    document = {
+        "out": "t.parquet", "samples": 3, "bad_samples": [{"where": "a.jsonl:2", "reason": "cut off"}],
+        "samples_without_loss": 0, "images": 2, "videos": 1, "text_tokens": 12345, "visual_tokens": 9, "loss_tokens": 4,
+        "longest_sample_tokens": 99, "seconds": 0.5, "geometry": {"patch": 14},
+    }  # fmt: skip
+    sizes, bad, rest = shown(tmp_path, document).sections
+    assert ["text tokens", "12,345"] in rows_of(sizes)
+    assert rows_of(bad) == [["a.jsonl:2", "cut off"]]
+    assert rows_of(rest) == [["geometry.patch", "14"]]
+
+
+def test_fit(tmp_path: Path) -> None:
+    document = {
+        "a": 0.5, "b": 2.0, "c": 0.0, "intercept_ms": 1.0, "terms": ["a", "b", "intercept"], "r_squared": 0.99,
+        "standard_errors": {"a": 0.1, "b": 0.2, "intercept": 0.3}, "median_error": 0.02, "steps": 40, "skipped": 2,
+        "observations": 80,
+    }  # fmt: skip
+    coefficients, _ = shown(tmp_path, document).sections
+    assert rows_of(coefficients)[2] == ["c", "0", "held at zero", "ns per sequence"]
+    assert coefficients.text == ["Median error 2.0%, R squared 0.990, 80 observations."]
+
+
+SUMMARY = {
+    "steps": 38,
+    "balanced": {"step_ms": 600.0, "rank_error": None, "phases": {"vision": 450.0}},
+    "baseline": {"step_ms": 660.0, "rank_error": 0.05, "phases": {"vision": 440.0}},
+    "speedup": 1.1,
+}
+
+
+def test_the_demos_summary(tmp_path: Path) -> None:
+    document = {**SUMMARY, "supervised": {**SUMMARY, "accuracy": {"with_pixels": 0.7}}, "reward": {"first10": 0.4}}
+    pair, supervised, *rest = shown(tmp_path, document).sections
+    assert pair.text == ["Medians over 38 steps; balanced is 1.10x as fast, paired by step."]
+    assert rows_of(pair)[0] == ["step_ms", "660", "600"]
+    assert ["vision, slowest rank, ms", "440", "450"] in rows_of(supervised)
+    assert [cells[0] for section in rest for cells in rows_of(section)] == [
+        "supervised.accuracy.with_pixels",
+        "reward.first10",
+    ]
+
+
+def test_simulate(tmp_path: Path) -> None:
+    strategy = {"step_ms": 900.0, "phases": {"data": 300.0, "update": 600.0}, "tokens_per_gpu_s": 1000.0}
+    document = {
+        "simulated": True,
+        "scenario": "flexrl-image-heavy",
+        "strategies": [
+            {"name": "verl-bucketing", **strategy, "attention_ratio": 6.7, "out_of_memory": [{"where": "host", "gb": 9}]},
+            {"name": "all", **strategy, "step_ms": 450.0, "attention_ratio": 1.0, "out_of_memory": []},
+        ],
+    }
+    (section,) = shown(tmp_path, document).sections
+    bucketing, everything = rows_of(section)
+    assert bucketing[1:3] == ["900", "2.00x"]
+    assert (bucketing[-1], everything[-1]) == ("does not fit", "fits")
+    assert "verl-bucketing does not fit: where host, gb 9" in section.text
+    assert all("simulated" in chart.title for chart in section.charts)
+
+
+def test_stages(tmp_path: Path) -> None:
+    document = {
+        "stages": 2, "bounds": [0, 24, 48], "recompute": [3, 0], "predicted_step_ms": 100.0, "bubble": 0.1,
+        "peak_memory_gb": [70.0, 60.0],
+        "baselines": {"uniform-layers": {"predicted_step_ms": 130.0, "peak_memory_gb": [79.0, 81.0], "fits": False}},
+    }  # fmt: skip
+    plans, stages = shown(tmp_path, document).sections
+    assert rows_of(plans) == [["this plan", "100", "70.0", "yes"], ["uniform-layers", "130", "81.0", "no"]]
+    assert rows_of(stages)[0] == ["stage 0", "0", "3", "70.0"]
+
+
+def test_a_benchmark(tmp_path: Path) -> None:
+    document = {
+        "name": "packing", "machine": "2 cores", "date": "2026-11-29", "commit": "abc", "quick": True,
+        "cases": [{"case": "a", "variant": "isf", "unit": "ms", "median": 1.0, "min": 0.5, "max": 2.0, "n": 7}],
+        "checks": [{"what": "fast", "limit": 1.0, "value": 2.0, "ok": False}],
+    }  # fmt: skip
+    cases, checks, rest = shown(tmp_path, document).sections
+    assert rows_of(cases) == [["a", "isf", "1", "ms", "0.5", "2", "7"]]
+    assert checks.text == ["1 of 1 failed."]
+    assert ["quick", "yes"] in rows_of(rest)
