@@ -1,58 +1,18 @@
-"""Opens a page in a headless browser and measures it there."""
+"""A headless Chromium driven over its debugging pipe: no driver, no port, no further package."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
-from html.parser import HTMLParser
+import time
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-_DARK, _LIGHT = 0, 1
-
-PROBE = """
-<script>
-addEventListener("load", () => setTimeout(() => {
-  // A transparent background is its parent's.
-  const behind = (e) => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor;
-    if (!/rgba\\(.*, 0\\)/.test(c)) return c; } return "rgb(255, 255, 255)"; };
-  const light = (c) => { const [r, g, b] = c.match(/[\\d.]+/g).slice(0, 3).map((v) => { v /= 255;
-    return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
-  const contrast = (e, property) => { const a = light(getComputedStyle(e)[property]), b = light(behind(e));
-    return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05); };
-  const texts = [...document.querySelectorAll("p, h1, h2, h3, th, td, a:not(.skip), summary, figcaption, .legend li")];
-  const ticks = [...document.querySelectorAll(".chart text")].filter((e) => e.textContent.trim());
-  const drawn = [...document.querySelectorAll(".chart")].map((e) => e.querySelectorAll("svg.main-svg").length > 0);
-  const slider = document.querySelector("input[type=range]");
-  const moved = [];
-  if (slider) {
-    const bar = () => document.querySelector("figure:has(input) .chart").data.map((trace) => trace.x[0]);
-    moved.push(bar()); slider.value = 0; slider.dispatchEvent(new Event("input")); moved.push(bar());
-  }
-  const found = {
-    dark: matchMedia("(prefers-color-scheme: dark)").matches,
-    width: document.documentElement.clientWidth,
-    page_width: document.documentElement.scrollWidth,
-    charts: drawn.length, drawn: drawn.filter(Boolean).length,
-    wider: [...document.querySelectorAll(".chart .main-svg")].filter((e) => e.getBoundingClientRect().right
-      > document.documentElement.clientWidth + 1).length,
-    contrast: Math.min(...texts.map((e) => contrast(e, "color"))),
-    tick_contrast: Math.min(...ticks.map((e) => contrast(e, "fill"))),
-    unreachable: [...document.querySelectorAll("a, summary, input, .scroll")].filter((e) => e.tabIndex < 0).length,
-    focusable: document.querySelectorAll("a, summary, input, .scroll").length,
-    slider: moved,
-    errors: window.problems,
-  };
-  document.documentElement.setAttribute("data-found", JSON.stringify(found));
-}, 4000));
-</script>
-"""
-_CATCH = """<script>window.problems = [];
-addEventListener("error", (e) => window.problems.push(String(e.message)));
-addEventListener("securitypolicyviolation", (e) => window.problems.push(e.violatedDirective + " " + e.blockedURI));
-</script>"""
+_TIMEOUT_S = 120.0
 
 
 def find_browser() -> str | None:
@@ -60,44 +20,108 @@ def find_browser() -> str | None:
     return next((path for name in BROWSERS if (path := shutil.which(name))), None)
 
 
-def measure(page: Path, folder: Path, *, width: int, dark: bool) -> dict[str, Any]:
-    """What the page is like at a width, in light or dark; all charts are on a very tall screen."""
-    text = page.read_text(encoding="utf-8")
-    copy = folder / "measured.html"
-    copy.write_text(text.replace("<title>", _CATCH + "<title>", 1).replace("</body>", PROBE + "</body>", 1))
-    frame = folder / "frame.html"  # a window has a least width, a frame has none
-    frame.write_text(f'<iframe src="{copy.name}" style="border:0; width:{width}px; height:20000px"></iframe>{_RELAY}')
-    done = _run(folder, dark, "--dump-dom", frame)
-    (found,) = _Found(done).values
-    result: dict[str, Any] = json.loads(found)
-    return result
+class Browser:
+    """One tab; closes with the ``with`` block."""
 
+    def __init__(self, folder: Path) -> None:
+        """Start it with a profile in ``folder``."""
+        browser = find_browser()
+        assert browser is not None
+        to_browser, self._write = os.pipe()
+        self._read, from_browser = os.pipe()
+        # The browser takes commands on descriptor 3 and answers on 4, whatever theirs are here.
+        wiring = f'exec "$0" "$@" 3<&{to_browser} 4>&{from_browser}'
+        switches = ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"]
+        self._process = subprocess.Popen(
+            ["bash", "-c", wiring, browser, *switches, f"--user-data-dir={folder / 'profile'}", "about:blank"],
+            pass_fds=(to_browser, from_browser),
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(to_browser)
+        os.close(from_browser)
+        self._buffer, self._number, self._session = b"", 0, ""
+        self.events: list[dict[str, Any]] = []
+        target = next(one for one in self.call("Target.getTargets")["targetInfos"] if one["type"] == "page")
+        attached = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
 
-_RELAY = """<script>
-const frame = document.querySelector("iframe");
-const wait = setInterval(() => {
-  const found = frame.contentDocument && frame.contentDocument.documentElement.getAttribute("data-found");
-  if (found) { clearInterval(wait); document.documentElement.setAttribute("data-found", found); }
-}, 100);
-</script>"""
+    def __enter__(self) -> Self:
+        """The browser itself."""
+        return self
 
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the browser."""
+        self._process.terminate()
+        self._process.wait(timeout=30)
+        os.close(self._write)
+        os.close(self._read)
 
-def _run(folder: Path, dark: bool, action: str, page: Path) -> str:
-    browser = find_browser()
-    assert browser is not None
-    command = [
-        browser, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
-        f"--user-data-dir={folder / 'profile'}", f"--blink-settings=preferredColorScheme={_DARK if dark else _LIGHT}",
-        "--window-size=1600,1200", "--virtual-time-budget=20000", action, page.as_uri(),
-    ]  # fmt: skip
-    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=True).stdout
+    def open(self, page: str, *, width: int, dark: bool = False) -> None:
+        """Load a page and wait until it has loaded."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.events.clear()
+        self.call("Page.navigate", url=page)
+        while not any(event["method"] == "Page.loadEventFired" for event in self.events):
+            self._receive()
 
+    def evaluate(self, expression: str) -> Any:
+        """The JSON value of an expression; a promise is awaited."""
+        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in found, found["exceptionDetails"]
+        return found["result"].get("value")
 
-class _Found(HTMLParser):
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.values: list[str] = []
-        self.feed(text)
+    def press(self, key: str) -> None:
+        """Press and release a key, such as Tab or ArrowRight."""
+        code = {"Tab": 9, "Enter": 13, "ArrowRight": 39, "ArrowLeft": 37}[key]
+        text = {"text": "\r"} if key == "Enter" else {}
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.values += [str(value) for name, value in attrs if name == "data-found"]
+    def problems(self) -> list[str]:
+        """What the page's script threw, and what the browser logged as errors."""
+        thrown = [event["params"] for event in self.events if event["method"] == "Runtime.exceptionThrown"]
+        logged = [event["params"]["entry"] for event in self.events if event["method"] == "Log.entryAdded"]
+        return [str(one["exceptionDetails"]) for one in thrown] + [
+            str(one["text"]) for one in logged if one["level"] == "error"
+        ]
+
+    def requests(self) -> list[str]:
+        """Addresses the page asked for."""
+        sent = [event["params"] for event in self.events if event["method"] == "Network.requestWillBeSent"]
+        return [str(one["request"]["url"]) for one in sent]
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """A command of the DevTools protocol, and its result."""
+        self._number += 1
+        message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._receive()
+            if answer.get("id") == self._number:
+                assert "error" not in answer, (method, answer["error"])
+                result: dict[str, Any] = answer["result"]
+                return result
+
+    def _receive(self) -> dict[str, Any]:
+        """The next message; events are kept."""
+        stop = time.monotonic() + _TIMEOUT_S
+        while b"\0" not in self._buffer:
+            assert time.monotonic() < stop, "the browser does not answer"
+            part = os.read(self._read, 1 << 20)
+            assert part, "the browser ended"
+            self._buffer += part
+        text, _, self._buffer = self._buffer.partition(b"\0")
+        message: dict[str, Any] = json.loads(text)
+        if "method" in message:
+            self.events.append(message)
+        return message

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-
 from report_cases import row, write_grpo, write_pair, write_run
+
 from trimtab.cli.main import main
 
 

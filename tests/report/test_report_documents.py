@@ -32,9 +32,11 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 
 
 def test_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    document = printed(capsys, "plan", "--demo", "--ranks", "4", "--batch-size", "16", "--strategy", "as-is", "adaptive")
+    document = printed(
+        capsys, "plan", "--demo", "--ranks", "4", "--batch-size", "16", "--strategy", "as-is", "adaptive"
+    )
     document["strategies"].append({"name": "uniform-64", "infeasible": "64 does not divide 28 heads"})
-    (section,) = shown(tmp_path, document).sections
+    section, *_ = shown(tmp_path, document).sections
     as_is, adaptive = rows_of(section)
     assert as_is[:2] == ["as-is", f"{document['strategies'][0]['step_ratio']['mean']:.3f}"]
     assert adaptive[0] == "adaptive"
@@ -102,7 +104,12 @@ def test_simulate(tmp_path: Path) -> None:
         "simulated": True,
         "scenario": "flexrl-image-heavy",
         "strategies": [
-            {"name": "verl-bucketing", **strategy, "attention_ratio": 6.7, "out_of_memory": [{"where": "host", "gb": 9}]},
+            {
+                "name": "verl-bucketing",
+                **strategy,
+                "attention_ratio": 6.7,
+                "out_of_memory": [{"where": "host", "gb": 9}],
+            },
             {"name": "all", **strategy, "step_ms": 450.0, "attention_ratio": 1.0, "out_of_memory": []},
         ],
     }

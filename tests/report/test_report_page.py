@@ -10,8 +10,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-
 from report_cases import row, write_grpo, write_pair, write_run
+
 from trimtab.report.build import Report, build_report
 from trimtab.report.figures.thinning import TABLE_ROWS, bins, evenly, medians
 from trimtab.report.html_page import render_page

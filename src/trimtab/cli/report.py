@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from trimtab.report.html_page import write_page
 from trimtab.report.build import build_report
+from trimtab.report.html_page import write_page
 from trimtab.report.run_comparison import refresh_summary
 from trimtab.report.terminal import print_groups
 

@@ -24,7 +24,10 @@ def stages_sections(document: dict[str, Any]) -> list[Section]:
             charts=[bar_chart("predicted time of a step", list(plans), {"step": (times, "#2f80ed")}, unit="ms")],
             table=DataTable(
                 columns=["plan", "step ms", "fullest stage, GB", "fits"],
-                rows=[[name, number(plan["predicted_step_ms"]), _fullest(plan), _fits(plan)] for name, plan in plans.items()],
+                rows=[
+                    [name, number(plan["predicted_step_ms"]), _fullest(plan), _fits(plan)]
+                    for name, plan in plans.items()
+                ],
             ),
             headline=True,
         ),

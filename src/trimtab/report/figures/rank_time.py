@@ -29,8 +29,8 @@ def rank_time(runs: Sequence[Run]) -> Section:
         ["Time each rank spent computing. Equal bars mean nobody waits. Behind each name: busiest rank / mean, median."]
         if few
         else [
-            "Time each rank spent computing, over the mean of its step: 1 everywhere means nobody waits. A bright row is a "
-            "rank that is always slow, a bright column a step whose work could not be evened. Behind each name: "
+            "Time each rank spent computing, over the mean of its step: 1 everywhere means nobody waits. A bright row "
+            "is a rank that is always slow, a bright column a step whose work could not be evened. Behind each name: "
             "busiest rank / mean, median."
         ]
     )

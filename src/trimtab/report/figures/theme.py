@@ -52,7 +52,8 @@ def new_figure(*, x: str = "", y: str = "", from_zero: bool = False, **layout: A
     """An empty figure in the page's style.
 
     Args:
-        x, y: titles of the axes.
+        x: title of the axis.
+        y: title of the axis.
         from_zero: the y axis starts at zero.
         **layout: further settings of plotly's layout.
     """

@@ -34,7 +34,7 @@
       slider.addEventListener("input", () => {
         const label = labels[slider.value];
         figure.querySelector("output").textContent = label;
-        slider.setAttribute("aria-valuetext", label);
+        slider.setAttribute("aria-valuetext", label); // the position is no step
         Plotly.restyle(place, { x: frames[slider.value] });
       });
     }
