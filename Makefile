@@ -15,20 +15,21 @@ WORKERS ?= 2
 ARGS ?=
 
 EXTRAS_run := train,report
-EXTRAS_test := train,report,dev
+EXTRAS_test := train,report,dev,docs
 EXTRAS_slow := train,report,dev,ray,hosts
 
 # Bytecode is made on first use, for what is used: compiling all of torch and its kin would double the installation.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-slow check clean
+.PHONY: help run test test-slow check docs clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make run        train the demo's model on generated images and videos, balanced and not; compare"
 	@echo "make test       make check, then the tests"
 	@echo "make test-slow  tests that kill nodes, use many ranks or take long"
-	@echo "make check      linter, formatter, types, import contracts"
+	@echo "make check      linter, formatter, types, import contracts, the documentation's links"
+	@echo "make docs       the documentation as a site: build/docs/index.html"
 	@echo "make clean      remove .venv, caches and build products; runs/ stays"
 
 run: $(VENV)/.ready-run
@@ -45,6 +46,11 @@ check: $(VENV)/.ready-test
 	$(BIN)/ruff format --check .
 	MYPY_NUM_WORKERS=2 $(BIN)/mypy
 	$(BIN)/lint-imports
+	@$(MAKE) --no-print-directory docs
+
+docs: $(VENV)/.ready-test
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet docs build/docs
+	@echo "build/docs/index.html"
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis src/*.egg-info
