@@ -93,6 +93,7 @@ def test_balanced_and_baseline_train_alike(rank_pool: RankPool, files: dict[str,
     moved = [step["moved_bytes"] for step in steps_of(baseline)]
     assert all(moved)
     assert [step["decoded"][1] for step in steps_of(baseline)] == [0, 0, 0]
+    assert all(min(step["peak_memory_bytes"]) > 2**24 for step in steps_of(baseline))
 
 
 @pytest.mark.slow
