@@ -100,7 +100,7 @@ def test_the_demos_summary(tmp_path: Path) -> None:
 
 def test_simulate(tmp_path: Path) -> None:
     strategy = {"step_ms": 900.0, "phases": {"data": 300.0, "update": 600.0}, "tokens_per_gpu_s": 1000.0}
-    document = {
+    document: dict[str, Any] = {
         "simulated": True,
         "scenario": "flexrl-image-heavy",
         "strategies": [
@@ -119,17 +119,22 @@ def test_simulate(tmp_path: Path) -> None:
     assert (bucketing[-1], everything[-1]) == ("does not fit", "fits")
     assert "verl-bucketing does not fit: where host, gb 9" in section.text
     assert all("simulated" in chart.title for chart in section.charts)
+    swept = {**document["strategies"][1], "settings": {"max_degree": "4"}}
+    document |= {"sweep": [swept], "recommended": {**swept, "strategy": "all", "fits": True}}
+    _, sweep = shown(tmp_path, document).sections
+    assert sweep.text == ["Recommended: all with max_degree=4; 450 ms a step, fits in memory."]
+    assert rows_of(sweep) == [["all, max_degree=4", "450", "fits"]]
 
 
 def test_stages(tmp_path: Path) -> None:
     document = {
-        "stages": 2, "bounds": [0, 24, 48], "recompute": [3, 0], "predicted_step_ms": 100.0, "bubble": 0.1,
+        "stages": 2, "bounds": [0, 24, 48], "recompute": [[0, 1, 5], []], "predicted_step_ms": 100.0, "bubble": 0.1,
         "peak_memory_gb": [70.0, 60.0],
         "baselines": {"uniform-layers": {"predicted_step_ms": 130.0, "peak_memory_gb": [79.0, 81.0], "fits": False}},
     }  # fmt: skip
     plans, stages = shown(tmp_path, document).sections
     assert rows_of(plans) == [["this plan", "100", "70.0", "yes"], ["uniform-layers", "130", "81.0", "no"]]
-    assert rows_of(stages)[0] == ["stage 0", "0", "3", "70.0"]
+    assert rows_of(stages) == [["0", "0", "0 to 23", "3", "70.0"], ["1", "1", "24 to 47", "0", "60.0"]]
 
 
 def test_a_benchmark(tmp_path: Path) -> None:

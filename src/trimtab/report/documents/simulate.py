@@ -9,8 +9,6 @@ from trimtab.report.documents.rest import number, rest
 from trimtab.report.figures.theme import colour_of_phase
 from trimtab.report.sections import DataTable, Section
 
-_TOLD = frozenset({"name", "step_ms", "phases", "tokens_per_gpu_s", "attention_ratio", "out_of_memory"})
-
 
 def simulate_sections(document: dict[str, Any]) -> list[Section]:
     """The sections."""
@@ -34,10 +32,40 @@ def simulate_sections(document: dict[str, Any]) -> list[Section]:
             table=_table(rows, phases),
             headline=True,
         ),
-        *rest({row["name"]: {k: v for k, v in row.items() if k not in _TOLD} or None for row in rows
-               if row.keys() - _TOLD}, ()),
-        *rest(document, {"simulated", "scenario", "strategies"}),
-    ]  # fmt: skip
+        *_sweep(document),
+        *rest(document, {"simulated", "scenario", "strategies", "sweep", "recommended"}),
+    ]
+
+
+def _sweep(document: dict[str, Any]) -> list[Section]:
+    """Settings changed one at a time, and what is recommended; nothing where nothing was swept."""
+    points = document.get("sweep") or []
+    if not points:
+        return []
+    best = document["recommended"]
+    names = [f"{point['name']}, {_settings(point)}" for point in points]
+    times = [float(point["step_ms"]) for point in points]
+    fits = ["does not fit" if point["out_of_memory"] else "fits" for point in points]
+    return [
+        Section(
+            title="Sweep (simulated)",
+            text=[
+                f"Recommended: {best['strategy']} with {_settings(best)}; {number(best['step_ms'])} ms a step, "
+                f"{'fits in memory' if best['fits'] else 'does not fit in memory'}."
+            ],
+            charts=[bar_chart("simulated step time", names, {"step": (times, "#2f80ed")}, unit="ms, simulated")],
+            table=DataTable(
+                columns=["strategy, changed setting", "step ms", "memory"],
+                rows=[[name, number(time), fit] for name, time, fit in zip(names, times, fits, strict=True)],
+                note="Simulated.",
+            ),
+            headline=True,
+        )
+    ]
+
+
+def _settings(point: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in point["settings"].items()) or "the settings given"
 
 
 def _table(rows: list[dict[str, Any]], phases: list[str]) -> DataTable:

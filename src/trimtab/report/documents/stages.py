@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from trimtab.report.documents.bars import bar_chart
@@ -14,7 +16,7 @@ _TOLD = frozenset({"stages", "bounds", "recompute", "predicted_step_ms", "bubble
 def stages_sections(document: dict[str, Any]) -> list[Section]:
     """The sections."""
     peaks = [float(peak) for peak in document["peak_memory_gb"]]
-    names = [f"stage {stage}" for stage in range(len(peaks))]
+    ranks = [f"rank {rank}" for rank in range(len(peaks))]
     plans = {"this plan": document, **document["baselines"]}
     times = [float(plan["predicted_step_ms"]) for plan in plans.values()]
     return [
@@ -33,17 +35,15 @@ def stages_sections(document: dict[str, Any]) -> list[Section]:
         ),
         Section(
             title="Stages",
-            charts=[bar_chart("peak memory of each stage", names, {"peak": (peaks, "#2a9d8f")}, unit="GB")],
+            text=["Stage k runs on rank k modulo the ranks."],
+            charts=[bar_chart("peak memory of each rank", ranks, {"peak": (peaks, "#2a9d8f")}, unit="GB")],
             table=DataTable(
-                columns=["stage", "bounds", "recomputed", "peak GB"],
-                rows=[
-                    [name, _entry(document["bounds"], at), _entry(document["recompute"], at), f"{peaks[at]:.1f}"]
-                    for at, name in enumerate(names)
-                ],
+                columns=["stage", "rank", "layers", "of which recomputed", "peak of its rank, GB"],
+                rows=list(_stages(document["bounds"], document["recompute"], peaks)),
             ),
         ),
         *rest(document, _TOLD),
-    ]  # fmt: skip
+    ]
 
 
 def _fullest(plan: dict[str, Any]) -> str:
@@ -55,9 +55,8 @@ def _fits(plan: dict[str, Any]) -> str:
     return number(plan["fits"]) if "fits" in plan else "yes"
 
 
-def _entry(values: list[Any], at: int) -> str:
-    """What the list says of a stage; bounds may have one entry more than there are stages."""
-    if at >= len(values):
-        return "–"
-    value = values[at]
-    return "–".join(str(one) for one in value) if isinstance(value, list) else number(value)
+def _stages(bounds: list[int], recompute: list[list[int]], peaks: list[float]) -> Iterator[list[str]]:
+    for stage, ((first, end), layers) in enumerate(zip(pairwise(bounds), recompute, strict=True)):
+        rank = stage % len(peaks)
+        held = f"{first} to {end - 1}" if end > first else "none"
+        yield [str(stage), str(rank), held, str(len(layers)), f"{peaks[rank]:.1f}"]
