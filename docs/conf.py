@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 project = "trimtab"
 copyright = "the trimtab authors, Apache-2.0"
 extensions = ["myst_parser"]
@@ -16,3 +19,16 @@ highlight_language = "none"  # blocks that name no language are commands or diag
 myst_heading_anchors = 3  # pages link to each other's headings, here and on GitHub
 nitpicky = True
 templates_path: list[str] = []
+
+_REPOSITORY = "https://github.com/trimtab/trimtab/blob/main/"
+_LINK_OUT = re.compile(r"(?<!!)(\[[^\]]*\])\(\.\./")
+
+
+def link_to_the_repository(app: Any, page: str, source: list[str]) -> None:
+    """Links to files outside docs/, which are no part of the site, lead to the repository."""
+    source[0] = _LINK_OUT.sub(rf"\1({_REPOSITORY}", source[0])
+
+
+def setup(app: Any) -> None:
+    """Register what the site needs beyond its extensions."""
+    app.connect("source-read", link_to_the_repository)

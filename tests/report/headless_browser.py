@@ -31,7 +31,7 @@ class Browser:
         self._read, from_browser = os.pipe()
         # The browser takes commands on descriptor 3 and answers on 4, whatever theirs are here.
         wiring = f'exec "$0" "$@" 3<&{to_browser} 4>&{from_browser}'
-        switches = ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"]
+        switches = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe"]
         self._process = subprocess.Popen(
             ["bash", "-c", wiring, browser, *switches, f"--user-data-dir={folder / 'profile'}", "about:blank"],
             pass_fds=(to_browser, from_browser),
