@@ -27,12 +27,12 @@ def print_simulation(job: Job, found: Simulation) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
     for heading in ("tokens/\nGPU s", "att.\nratio", "fits", "plan\nms"):
         table.add_column(heading, justify="right", no_wrap=True)
-    slowest = found.strategies[0].step_ms
+    slowest = found.strategies[0].tokens_per_gpu_s
     for row in found.strategies:
         table.add_row(
             row.name,
             _seconds(row.step_ms),
-            f"{slowest / row.step_ms:.2f}" if row.step_ms else "-",
+            f"{row.tokens_per_gpu_s / slowest:.2f}" if slowest else "-",
             *(_seconds(row.phases[phase]) for phase in phases),
             f"{row.tokens_per_gpu_s:.0f}",
             f"{row.attention_ratio:.2f}",
@@ -50,7 +50,8 @@ def print_simulation(job: Job, found: Simulation) -> None:
 
 def _headline(job: Job) -> str:
     scenario = job.scenario
-    samples = f"{scenario.batch_size} samples"
+    packs = scenario.pack_length is not None or scenario.pipeline.stages > 0
+    samples = f"{scenario.batch_size} {'packs' if packs else 'samples'}"
     if scenario.task == "grpo":
         samples = f"{scenario.batch_size} prompts of {scenario.rollout.replies} replies"
     return (
@@ -104,6 +105,10 @@ def _how_to_run(job: Job, best: Recommendation) -> str:
     workers = settings.get("loading.workers_per_rank", str(loading.workers_per_rank))
     prefetch = settings.get("loading.prefetch", str(loading.prefetch))
     degree = int(settings.get("max_degree", str(job.scenario.max_degree)))
+    if job.scenario.pipeline.stages:
+        return (
+            f"cut and recompute: trimtab stages --stages {job.scenario.pipeline.stages} ...; packs: packing=isf or best"
+        )
     loader = f"loader.mode=shadow loader.workers={workers} loader.prefetch={prefetch}"
     if best.strategy not in ("all", "whole-sample"):
         return f"that is another system's way; ours are the rows all and whole-sample: {loader} balance.mode=on"

@@ -15,6 +15,7 @@ from trimtab.errors import InfeasibleError, SettingsError
 from trimtab.schema.table import MetadataTable
 from trimtab.simulate.device_memory import Overflow, worst
 from trimtab.simulate.job import Job
+from trimtab.simulate.pipeline import simulate_pipeline
 from trimtab.simulate.scenario import Scenario
 from trimtab.simulate.simulated_step import PHASES, SimulatedStep
 from trimtab.simulate.step import simulate_steps
@@ -103,6 +104,8 @@ def job_of(scenario: Scenario, architecture: Architecture, table: MetadataTable 
         workload = table_workload(table, architecture, scenario.data)
     else:
         least = 2 * scenario.batch_size
+        if scenario.pipeline.stages:
+            least *= 4 * scenario.pipeline.batch
         if scenario.pack_length is not None:
             least *= max(1, scenario.pack_length // _SHORT_SAMPLE)
         workload = drawn_workload(scenario.data, architecture, scenario.media, least=least, seed=scenario.seed)
@@ -130,7 +133,10 @@ def simulate(job: Job, *, draw: bool = False, progress: Callable[[str], None] | 
         timeline = Timeline() if draw else None
         strategy = strategy_named(name, job.scenario.task, job.scenario.sync)
         try:
-            steps = list(islice(simulate_steps(job, strategy, timeline), job.scenario.steps + _WARM_UP))
+            simulated = simulate_steps if strategy.packing is None else simulate_pipeline
+            steps = list(islice(simulated(job, strategy, timeline), job.scenario.steps + _WARM_UP))
+            if len(steps) <= _WARM_UP:
+                raise SettingsError(f"the data do not fill {_WARM_UP + 1} steps of {name!r}; lower batch_size")
         except (SettingsError, InfeasibleError) as error:
             first = first or error
             refused[name] = str(error)

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from trimtab.errors import SettingsError
 from trimtab.schema.plans import Sync
 from trimtab.schema.setting_checks import check_least
-from trimtab.simulate.strategies import strategy_named
+from trimtab.simulate.strategies import PIPELINE_STRATEGIES, strategy_named
 
 Task = Literal["sft", "grpo"]
 _LARGEST = 1e18
@@ -135,6 +135,31 @@ class MediaSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PipelineSettings:
+    """Stages of layers, for the strategies that cut the model (OmniBal).
+
+    Attributes:
+        stages: devices that hold one copy of the model's layers, a run each; 0: no pipeline.
+        batch: samples of a plain batch ("random").
+        pack_tokens, pack_tiles: caps of a pack, Q_t and Q_v of ISF; the paper's tool has 4,096 tokens, and as many
+            tiles as 4,096 tokens have on average.
+    """
+
+    stages: int = 0
+    batch: int = 4
+    pack_tokens: int = 4096
+    pack_tiles: int = 10
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            SettingsError: one is out of range.
+        """
+        check_numbers(self, {"stages": 0, "batch": 1, "pack_tokens": 1, "pack_tiles": 1}, "pipeline.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Scenario:
     """A job to simulate.
 
@@ -163,7 +188,9 @@ class Scenario:
         max_degree: largest sequence-parallel degree of adaptive plans (p_max).
         overlap: share of a sharded sample's all-to-all that computing hides.
         pack_below, pack_tokens: sharded samples below the first share an exchange up to the second (h_pack, H_pack).
-        rollout, loading, media: see there.
+        rollout, loading, media, pipeline: see there. With ``pipeline.stages`` strategies are random, isf, isf+stages
+            and isf+stages+recompute, ``batch_size`` counts packs or plain batches, and each replica runs its share of
+            them one after the other.
     """
 
     name: str = "mine"
@@ -191,6 +218,7 @@ class Scenario:
     rollout: RolloutSettings = field(default_factory=RolloutSettings)
     loading: LoadingSettings = field(default_factory=LoadingSettings)
     media: MediaSettings = field(default_factory=MediaSettings)
+    pipeline: PipelineSettings = field(default_factory=PipelineSettings)
 
     def __post_init__(self) -> None:
         """Check the values and how they fit together.
@@ -208,7 +236,10 @@ class Scenario:
                 raise SettingsError(f"{name}={getattr(self, name)} must lie in [0, 1)")
         self._check_division()
         for strategy in self.compared:
-            strategy_named(strategy)
+            if (strategy_named(strategy).packing is not None) != (self.pipeline.stages > 0):
+                needs = "no pipeline" if self.pipeline.stages else "pipeline.stages, of at least 1"
+                raise SettingsError(f"strategy {strategy!r} needs {needs}; change either")
+        self._check_pipeline()
 
         if self.pack_length is not None and self.task != "sft":
             raise SettingsError(f"pack_length={self.pack_length} needs task=sft: replies are not packed beforehand")
@@ -222,15 +253,26 @@ class Scenario:
             if self.ranks % divisor:
                 raise SettingsError(f"ranks={self.ranks} is not a multiple of {name}={divisor}; change either")
 
+    def _check_pipeline(self) -> None:
+        if self.pipeline.stages == 0:
+            return
+        if self.task != "sft" or self.pack_length is not None or self.tensor_parallel > 1:
+            raise SettingsError("pipeline.stages needs task=sft, tensor_parallel=1 and no pack_length of its own")
+        if self.ranks % self.pipeline.stages or self.batch_size % self.data_ranks:
+            raise SettingsError(
+                f"ranks={self.ranks} must be a multiple of pipeline.stages={self.pipeline.stages}, and batch_size="
+                f"{self.batch_size} of the replicas that makes"
+            )
+
     @property
     def compared(self) -> tuple[str, ...]:
         """Names of the strategies to compare."""
-        return self.strategies or _DEFAULT[self.task]
+        return self.strategies or (PIPELINE_STRATEGIES if self.pipeline.stages else _DEFAULT[self.task])
 
     @property
     def data_ranks(self) -> int:
-        """Data-parallel ranks."""
-        return self.ranks // self.tensor_parallel
+        """Data-parallel ranks, of one or several devices."""
+        return self.ranks // self.tensor_parallel // max(1, self.pipeline.stages)
 
 
 _OTHERS: tuple[str, ...] = ("uniform-2", "uniform-4", "uniform-8", "loongforge", "loader-only", "adaptive-only")

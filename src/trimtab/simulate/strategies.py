@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from trimtab.errors import SettingsError
@@ -23,6 +23,9 @@ class SimulatedStrategy:
             it, and redistribution follows; "shadow": decoded wherever a core is free, pulled by the rank that uses it.
         balance_vision: the encoder's work is spread over ranks; otherwise it runs where its sample is.
         balance_rollout: prompts go to engines by predicted cost; otherwise in equal blocks.
+        packing: of a pipeline: "random" batches, padded, or packs by "isf"; None: no pipeline.
+        partition: of a pipeline's layers: by "parameters", by "time" with every layer recomputed, or "joint" with the
+            choice of layers that recompute.
     """
 
     name: str
@@ -30,6 +33,8 @@ class SimulatedStrategy:
     loader: Loader
     balance_vision: bool = False
     balance_rollout: bool = False
+    packing: Literal["random", "isf"] | None = None
+    partition: Literal["parameters", "time", "joint"] = "parameters"
 
 
 _PLANS: dict[str, tuple[str, bool, bool]] = {
@@ -42,6 +47,18 @@ _PLANS: dict[str, tuple[str, bool, bool]] = {
     "adaptive-only": ("adaptive", True, True),
     "all": ("adaptive", True, True),
 }
+_RANDOM = SimulatedStrategy(name="random", plan="as-is", loader="ranks", packing="random")
+_ISF = replace(_RANDOM, name="isf", packing="isf")
+_PIPELINES: dict[str, SimulatedStrategy] = {
+    each.name: each
+    for each in (
+        _RANDOM,
+        _ISF,
+        replace(_ISF, name="isf+stages", partition="time"),
+        replace(_ISF, name="isf+stages+recompute", partition="joint"),
+    )
+}
+PIPELINE_STRATEGIES = tuple(_PIPELINES)
 KNOWN = ("as-is", "verl-bucketing", "uniform-2", "uniform-4", "uniform-8", *list(_PLANS)[2:])
 
 
@@ -58,8 +75,11 @@ def strategy_named(name: str, task: str = "grpo", sync: Sync = "layer") -> Simul
     usual: Loader = "controller" if task == "grpo" else "ranks"
     if re.fullmatch(r"uniform-[1-9][0-9]*", name):
         return SimulatedStrategy(name=name, plan=name, loader=usual)
+    if name in _PIPELINES:
+        return _PIPELINES[name]
     if name not in _PLANS:
-        raise SettingsError(f"strategy {name!r} is unknown; choose of {', '.join(KNOWN)}")
+        known = ", ".join([*KNOWN, *PIPELINE_STRATEGIES])
+        raise SettingsError(f"strategy {name!r} is unknown; choose of {known}")
     plan, vision, rollout = _PLANS[name]
     if name == "loader-only" and task == "sft":
         plan = "as-is"
