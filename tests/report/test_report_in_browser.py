@@ -69,10 +69,10 @@ def test_the_keyboard_reaches_the_slider_and_moves_the_timeline(browser: Browser
         pytest.fail("sixty presses of Tab reach no slider")
     label = "document.querySelector('.slider output').textContent"
     bars, step = browser.evaluate(FIRST_BARS), int(browser.evaluate(label))
-    browser.press("ArrowLeft")
-    assert int(browser.evaluate(label)) == step - 1
+    browser.press("ArrowRight")
+    assert int(browser.evaluate(label)) == step + 1
     assert browser.evaluate(FIRST_BARS) != bars
-    assert browser.evaluate("document.activeElement.getAttribute('aria-valuetext')") == str(step - 1)
+    assert browser.evaluate("document.activeElement.getAttribute('aria-valuetext')") == str(step + 1)
 
 
 def test_a_change_to_dark_recolours_charts_already_drawn(browser: Browser, page: str) -> None:
