@@ -69,6 +69,30 @@ class PackedBatch:
         return sum(getattr(self, f.name).nbytes for f in _tensor_fields(self))
 
 
+def empty_batch(like: PackedBatch, merge_size: int) -> PackedBatch:
+    """A micro-batch without samples: one token without loss, and the smallest image for nobody.
+
+    Args:
+        like: gives devices, dtypes and the values of a patch.
+        merge_size: patches merged into one token along each spatial axis.
+    """
+    nothing = {name: getattr(like, name)[:0] for name in _OF_LOSS_TOKENS}
+    return PackedBatch(
+        input_ids=torch.zeros_like(like.input_ids[:, :1]),
+        position_ids=torch.zeros_like(like.position_ids[..., :1]),
+        packed_lengths=(1,),
+        sequence_groups=(),
+        **nothing,
+        pixel_values=like.pixel_values.new_zeros(merge_size**2, like.pixel_values.shape[1]),
+        unit_grid_thw=like.unit_grid_thw.new_tensor([[1, merge_size, merge_size]]),
+        visual_is_video=like.visual_is_video[:0],
+        visual_route=None,
+    )
+
+
+_OF_LOSS_TOKENS = ("loss_positions", "targets", "loss_weights", "loss_rows", "loss_places")
+
+
 def tensor_names(batch: PackedBatch) -> list[str]:
     """Names of the fields that are tensors, in declaration order."""
     return [field.name for field in _tensor_fields(batch)]

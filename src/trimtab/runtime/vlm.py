@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from trimtab.runtime.attention import use_packed_attention
 from trimtab.runtime.exchange import exchange_rows, link
 from trimtab.runtime.groups import NodeGroups
 from trimtab.runtime.packed_batch import PackedBatch
-from trimtab.runtime.recomputation import check_recomputation
+from trimtab.runtime.recompute import check_recomputation
 from trimtab.runtime.ulysses import ShardedSequences, check_degrees
 
 Mark = Callable[[str], None]
@@ -106,15 +106,8 @@ class BalancedVLM(nn.Module):
             use_cache=False,
             **self._sharded(batch),
         )
-        logits = output.logits[0]
-        logits = logits if logits.dtype == torch.float64 else logits.float()
-        if temperature != 1.0:
-            logits = logits / temperature
-        if suppressed:
-            logits = logits.index_fill(-1, torch.tensor(suppressed, device=logits.device), float("-inf"))
-        loss = F.cross_entropy(logits, batch.targets, reduction="none")
-        loss = loss if received is None else link(loss, received)
-        return TokenScores(loss=loss, correct=logits.argmax(dim=-1) == batch.targets)
+        scores = token_scores(output.logits[0], batch.targets, temperature=temperature, suppressed=suppressed)
+        return scores if received is None else replace(scores, loss=link(scores.loss, received))
 
     def _sharded(self, batch: PackedBatch) -> dict[str, ShardedSequences]:
         if not batch.sequence_groups:
@@ -150,11 +143,34 @@ class BalancedVLM(nn.Module):
 
     def encoder_outputs(self, received: Tensor | None, is_video: Tensor) -> dict[str, Any] | None:
         """Rows of ``encode_visuals`` as the model takes them: ``mm_encoder_outputs``; ``is_video`` is bool [E]."""
-        if received is None or not len(received):
-            return None
-        parts = {"image": received[~is_video], "video": received[is_video]}
-        width = self.base.config.get_text_config().hidden_size
-        return {kind: _encoder_output(rows, width) for kind, rows in parts.items() if len(rows)}
+        return encoder_outputs(received, is_video, self.base.config.get_text_config().hidden_size)
+
+
+def encoder_outputs(rows: Tensor | None, is_video: Tensor, width: int) -> dict[str, Any] | None:
+    """Encoded visuals as a model takes them: ``mm_encoder_outputs``.
+
+    Args:
+        rows: [E, width * (1 + deepstack layers)], in the order of their placeholders, or None.
+        is_video: bool [E].
+        width: of the language model.
+    """
+    if rows is None or not len(rows):
+        return None
+    parts = {"image": rows[~is_video], "video": rows[is_video]}
+    return {kind: _encoder_output(part, width) for kind, part in parts.items() if len(part)}
+
+
+def token_scores(
+    logits: Tensor, targets: Tensor, *, temperature: float = 1.0, suppressed: tuple[int, ...] = ()
+) -> TokenScores:
+    """How well logits [K, vocabulary] predict ``targets`` [K]; in float32 at least."""
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    if temperature != 1.0:
+        logits = logits / temperature
+    if suppressed:
+        logits = logits.index_fill(-1, torch.tensor(suppressed, device=logits.device), float("-inf"))
+    loss = F.cross_entropy(logits, targets, reduction="none")
+    return TokenScores(loss=loss, correct=logits.argmax(dim=-1) == targets)
 
 
 def check_hooks(model: PreTrainedModel) -> None:
