@@ -104,7 +104,9 @@ def build(size: Size, ranks: Ranks) -> tuple[BalancedVLM, Any, Any]:
     text.rope_parameters = {**text.rope_parameters, "mrope_section": [4, 6, 6]}
     config.vision_config.out_hidden_size = size.width
     torch.manual_seed(0)
-    nodes = sequence_nodes(architecture_from_config(config.to_dict()).language, ranks, max_degree=ranks.size, timeout_s=300)
+    nodes = sequence_nodes(
+        architecture_from_config(config.to_dict()).language, ranks, max_degree=ranks.size, timeout_s=300
+    )
     model = BalancedVLM(Qwen2_5_VLForConditionalGeneration(config), ranks.data, nodes=nodes)
     return shard(model, ranks.mesh), config, nodes
 
