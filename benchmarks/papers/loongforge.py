@@ -132,9 +132,9 @@ def main() -> int:
 
 
 WHY = (
-    "**The decline.** Published throughput falls by a quarter from 4 to 512 ranks even with balance on: gradients "
-    "reduced over more nodes, and whatever else a large job waits for. Here a ring's bandwidth does not fall with "
-    "its size, so only the first jump beyond a node and imbalance remain.",
+    "**The decline.** Published throughput falls from 4 to 512 ranks by a quarter, and by a fifth with balance "
+    "on: gradients reduced over more nodes, and whatever else a large job waits for. Here a ring's bandwidth does "
+    "not fall with its size, so only the first jump beyond a node and imbalance remain.",
     "**The gain.** It comes from the slowest of more ranks. How much there is to gain is decided by what the "
     "packs hold and by how many of them a rank runs between two meetings, neither of which is published.",
     "**No encoder balance.** LoongForge's needs patch grids, which its InternVL path has not. It would also make "

@@ -150,9 +150,10 @@ def main() -> int:
 
 
 WHY = (
-    "**Ablation.** The order and the larger part of the gains come out. Packs gain less here: a padded batch costs "
-    "its padding only in the language model. Recomputation is planned with the cut; the paper lowers it afterwards "
-    "from full recomputation, by measured memory. Devices, stages and micro-batches a step are not published.",
+    "**Ablation.** The order and the larger part of the gains come out. Packs gain less here: a padded batch "
+    "costs its padding only in the language model. Recomputation is planned with the cut; the paper lowers it "
+    "afterwards from full recomputation, by measured memory. The cut is planned for the largest pack of the first "
+    "step, so it moves with the draw. Devices, stages and micro-batches a step are not published.",
     "**Padding** of random batches follows the spread of lengths; ours are log-normal, the data set's are a mix "
     "of nine sources. Packs have none in both.",
     "**ISF.** A pack is good when it reaches the cap on tiles *or* on tokens, so one of the two stays uneven. "
