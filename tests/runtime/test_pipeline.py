@@ -31,7 +31,8 @@ def reference(run: Run) -> tuple[float, dict[str, np.ndarray]]:
         loss = F.cross_entropy(logits, inputs["input_ids"][0, -samples.loss_tokens :], reduction="sum") / total
         loss.backward()
         loss_sum += float(loss.detach())
-    return loss_sum, {name: weight.grad.numpy() for name, weight in model.named_parameters() if weight.grad is not None}
+    named = dict(model.named_parameters(remove_duplicate=False))  # a tied weight by both of its names
+    return loss_sum, {name: weight.grad.numpy() for name, weight in named.items() if weight.grad is not None}
 
 
 def assert_as_one_process(rank_pool: RankPool, run: Run, *, world: int | None = None) -> None:
