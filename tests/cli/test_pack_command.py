@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from trimtab.cli import pack
-from trimtab.errors import MetadataError, SettingsError, UnknownModelError
+from trimtab.errors import InfeasibleError, MetadataError, SettingsError, UnknownModelError
 from trimtab.families import FAMILIES
 from trimtab.schema.metadata import SampleMetadata, Visual
 from trimtab.schema.table import MetadataTable
@@ -108,7 +108,7 @@ def test_oversized_samples_are_listed(tmp_path: Path, capsys: pytest.CaptureFixt
     result = packed(capsys, str(tmp_path / "t.parquet"), *LOOSE)
     assert result["oversized"] == ["b", "d"]
     assert result["oversized_reasons"] == [
-        "patches=30720 exceeds its cap of 18432 and tokens=7690 exceeds its cap of 6016",
+        "tiles=30 exceeds its cap of 18 and tokens=7690 exceeds its cap of 6016",
         "tokens=7000 exceeds its cap of 6016",
     ]
     assert result["unused_samples"] == 2
@@ -117,9 +117,27 @@ def test_oversized_samples_are_listed(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "d: tokens=7000 exceeds its cap of 6016" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_table_no_pack_holds_any_of_is_said_to_be_so(table: str, capsys: pytest.CaptureFixture[str]) -> None:
-    result = packed(capsys, table, "--tokens", "10")
-    assert (result["packs"], result["lower_bound"], result["unused_samples"]) == (0, 0, 3000)
+def test_a_table_no_pack_holds_any_of_is_refused(table: str) -> None:
+    with pytest.raises(InfeasibleError, match=r"hold any of the 3000 samples; sample .*exceeds its cap of 10"):
+        run(table, "--tokens", "10")
+
+
+def test_the_gain_compares_the_same_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    columns = {"vision_tiles": [1] * 100, "text_tokens": [500] * 99 + [100_000]}
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    result = packed(capsys, str(tmp_path / "t.parquet"), *LOOSE, "--dp", "8,64")
+    assert result["gain"]["8"]["gain"] < 1.5
+    assert result["spread"]["before"]["tokens"]["sd"] == 0
+    assert result["gain"]["64"] is None
+    assert result["plain"]["dist_ratio"]["64"] == {"vision": None, "language": None, "cost": None}
+    assert run(str(tmp_path / "t.parquet"), *LOOSE) == 0
+    assert "from 99 of 100 samples (1 left out)" in " ".join(capsys.readouterr().out.split())
+
+
+def test_text_alone_has_no_cap_on_tiles_and_isf_no_window(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pq.write_table(pa.table({"vision_tiles": [0] * 64, "text_tokens": list(range(10, 74))}), tmp_path / "t.parquet")
+    result = packed(capsys, str(tmp_path / "t.parquet"), "--dp", "8", "--method", "isf")
+    assert (result["caps"]["tiles"], result["window"]) == (None, None)
 
 
 def test_results_are_reproducible_from_the_seed(table: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from tests.runtime.step_cases import MIXED, Samples
 
 from trimtab.demo.tiny_models import tiny_model
-from trimtab.errors import LoaderError
+from trimtab.errors import LoaderError, SettingsError
 from trimtab.loader.pack_collate import PackCollator
 
 
@@ -61,6 +61,20 @@ def test_a_collator_for_data_loader_processes_holds_no_weights() -> None:
     model = tiny_model("qwen2_5_vl")
     weights = sum(parameter.nbytes for parameter in model.parameters())
     assert len(pickle.dumps(PackCollator(model))) < weights / 5
+
+
+def test_ids_and_labels_of_other_lengths_are_refused() -> None:
+    collate = PackCollator(tiny_model("qwen2_5_vl"))
+    with pytest.raises(LoaderError, match="3 input_ids but 2 labels"):
+        collate([{"input_ids": [3, 4, 5], "labels": [3, 4]}])
+
+
+def test_a_model_of_text_alone_is_refused() -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1, "num_hidden_layers": 1}
+    with pytest.raises(SettingsError, match="LlamaForCausalLM has no vision tower"):
+        PackCollator(LlamaForCausalLM(LlamaConfig(vocab_size=8, **sizes)))
 
 
 def test_a_sample_without_labels_is_refused() -> None:

@@ -148,3 +148,9 @@ def test_labels_are_ignored_whatever_holds_them() -> None:
 def test_a_rank_that_does_not_exist_is_refused() -> None:
     with pytest.raises(SettingsError, match="rank=4 must lie from 0 to 3"):
         PackBatchSampler(pack_sampler(), rank=4)
+
+
+def test_a_dataset_shorter_than_the_table_is_named() -> None:
+    dataset = ZeroLossDataset(Samples())
+    with pytest.raises(LoaderError, match="the packs ask for row 60, but the dataset has 60 samples"):
+        dataset[60]

@@ -142,6 +142,23 @@ def test_state_of_another_run_is_refused(change: str) -> None:
         other.load_state_dict(pack_sampler().state_dict())
 
 
+@pytest.mark.parametrize("missing", ["epoch", "stretches", "extra"])
+def test_a_state_that_is_not_whole_is_refused(missing: str) -> None:
+    sampler = pack_sampler()
+    state = {name: value for name, value in sampler.state_dict().items() if name != missing}
+    for broken in (state, None, {**state, "stretches": [], "extra": 3}):
+        with pytest.raises(CheckpointError):
+            pack_sampler().load_state_dict(broken)  # type: ignore[arg-type]
+
+
+def test_steps_of_an_epoch_are_known_at_its_border() -> None:
+    sampler = pack_sampler(vlm_problem(300), ranks=2)
+    for _ in range(5):
+        expected, begin = sampler.steps_per_epoch, sampler.next_step
+        epoch_rows(sampler)
+        assert sampler.next_step - begin == expected
+
+
 def test_starting_an_epoch_goes_to_its_beginning() -> None:
     jumped, walked = pack_sampler(), pack_sampler()
     epoch_rows(walked)

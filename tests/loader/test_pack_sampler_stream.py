@@ -149,6 +149,19 @@ def test_samples_with_the_wrong_loads_are_refused_by_name() -> None:
         list(stream(source))
 
 
+@pytest.mark.parametrize("load", [float("nan"), float("inf"), -1])
+def test_loads_that_are_no_sizes_are_refused_by_name(load: float) -> None:
+    stream = PackStream(lambda start: [("odd", (load, 5))][start:], caps={"tiles": 9, "tokens": 40}, ranks=1, seed=0)
+    with pytest.raises(MetadataError, match="sample odd: tiles="):
+        list(stream)
+
+
+def test_fractions_never_pass_a_cap() -> None:
+    stream = PackStream(lambda start: [("odd", (1.9, 5))][start:], caps={"tiles": 1, "tokens": 40}, ranks=1, seed=0)
+    with pytest.raises(InfeasibleError, match="tiles=2 exceeds its cap of 1"):
+        list(stream)
+
+
 def test_state_of_another_run_is_refused() -> None:
     with pytest.raises(CheckpointError, match="packed with settings="):
         stream(Source(5), settings=PackSettings(window=4, pool=16)).load_state_dict(stream(Source(5)).state_dict())

@@ -92,3 +92,24 @@ def test_packing_that_is_off_packs_nothing() -> None:
 def test_numbers_out_of_range_are_named(name: str, value: int) -> None:
     with pytest.raises(SettingsError, match=rf"packing\.{name}={value} must be at least"):
         PackingSettings(**{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "value"), [("method", "worst"), ("on_oversized", "foo")])
+def test_unknown_words_are_named(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=rf"packing\.{name}='{value}' is none of"):
+        PackingSettings(**{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"ranks": 0}, "ranks=0 must be at least 1"),
+        ({"ranks": 2.5}, r"ranks=2\.5 must be a whole number"),
+        ({"seed": -1}, "seed=-1 must be at least 0"),
+        ({"samples_per_step": 0}, "samples_per_step=0 must be at least 1"),
+    ],
+)
+def test_numbers_of_a_run_are_checked(given: dict[str, Any], said: str) -> None:
+    numbers: dict[str, Any] = {"ranks": 2, "samples_per_step": 8, "seed": 0}
+    with pytest.raises(SettingsError, match=said):
+        pack_table(Table(20), PackingSettings(method="best"), cost_model=None, **{**numbers, **given})  # type: ignore[arg-type]

@@ -204,6 +204,14 @@ def test_caps_that_make_no_sense_are_refused(columns: dict, caps: dict, message:
         PackProblem.from_columns({name: np.array(column) for name, column in columns.items()}, caps)
 
 
+def test_fractions_never_pass_a_cap_and_only_numbers_count() -> None:
+    problem = PackProblem.from_columns({"a": np.array([2.9, 2.9, 2.0])}, {"a": 5})
+    assert problem.loads[:, 0].tolist() == [3, 3, 2]
+    for bad in (np.nan, np.inf):
+        with pytest.raises(MetadataError, match=r"sample in row 1: a=(nan|inf) must be a finite number"):
+            PackProblem.from_columns({"a": np.array([1.0, bad])}, {"a": 5})
+
+
 def test_a_negative_load_is_refused_by_name() -> None:
     with pytest.raises(MetadataError, match="row 1: tokens=-2 must not be negative"):
         PackProblem.from_columns({"tokens": np.array([1, -2])}, {"tokens": 9})

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from trimtab.demo.tiny_models import tiny_model
-from trimtab.runtime.attention import packed_attention, use_packed_attention
+from trimtab.runtime.attention import packed_attention, stock_attention, use_packed_attention
 
 
 def qkv(length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -15,6 +15,19 @@ def qkv(length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     shapes = ((1, 4, length, 8), (1, 2, length, 8), (1, 2, length, 8))
     query, key, value = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
     return query, key, value
+
+
+def test_batches_that_are_no_packs_run_within_stock_attention() -> None:
+    stock, packed = tiny_model("qwen2_5_vl").eval(), tiny_model("qwen2_5_vl").eval()
+    use_packed_attention(packed)
+    ids = torch.tensor([[0, 0, 5, 6, 7], [9, 8, 7, 6, 5]])
+    asked = {"attention_mask": torch.tensor([[0, 0, 1, 1, 1], [1] * 5]), "max_new_tokens": 6, "do_sample": False}
+    expected = stock.generate(ids, **asked)
+    with pytest.raises(ValueError, match=r"run a batch that is no pack within .*stock_attention\(model\)"):
+        packed.generate(ids, **asked)
+    with stock_attention(packed):
+        assert torch.equal(packed.generate(ids, **asked), expected)
+    packed(input_ids=ids[1:], packed_lengths=(5,), use_cache=False)
 
 
 def test_each_segment_is_plain_causal_attention() -> None:

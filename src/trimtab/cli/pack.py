@@ -21,12 +21,13 @@ from trimtab.cost.architecture import Architecture
 from trimtab.cost.cluster import load_cluster
 from trimtab.cost.flops import FORWARD, TRAIN_RECOMPUTE, Passes
 from trimtab.cost.memory import language_bytes_per_token, vision_bytes_per_patch
-from trimtab.errors import SettingsError
+from trimtab.errors import InfeasibleError, SettingsError
 from trimtab.planning.packing.epoch import pack_epoch
 from trimtab.planning.packing.lower_bound import lower_bound
 from trimtab.planning.packing.metrics import Spread, pad_ratio
 from trimtab.planning.packing.packs import Packs
 from trimtab.planning.packing.plain_batches import random_batches
+from trimtab.planning.packing.problem import PackProblem
 from trimtab.planning.packing.sample_loads import PATCHES_PER_TILE, DeviceLoads, SampleLoads
 from trimtab.planning.packing.settings import PackMethod, PackSettings
 from trimtab.planning.packing.step_time import PackingGain, deal, deal_in_order, dist_by_load, packing_gain
@@ -145,22 +146,25 @@ def _caps(args: argparse.Namespace, job: _Job) -> tuple[int | None, int | None]:
         choice = choose_caps(
             job.samples, batch=job.plain_batch, ranks=job.ranks[0], settings=job.settings, seed=job.seed
         )
-        return choice.patches, choice.tokens
+        return choice.patches if job.samples.patches.any() else None, choice.tokens
     return None if args.tiles is None else args.tiles * PATCHES_PER_TILE, args.tokens
 
 
 def _result(job: _Job, patches: int | None, tokens: int | None) -> dict[str, Any]:
     problem = job.samples.problem(patches=patches, tokens=tokens)
+    oversized = problem.oversized().tolist()
+    if len(oversized) == len(problem):
+        raise InfeasibleError(
+            f"no pack can hold any of the {len(problem)} samples; sample {job.batch.sample_ids[oversized[0]]}: "
+            f"{_why(problem, oversized[0])}; raise the caps"
+        )
     started = time.perf_counter()
     packs = pack_epoch(problem, job.settings, seed=job.seed, epoch=0)
     bound = lower_bound(problem.loads[:, problem.capped][problem.fitting()], problem.limits)
     loads = job.samples.of_packs(packs)
     groups = {ranks: deal(loads, ranks, job.settings, np.random.default_rng([job.seed, ranks])) for ranks in job.ranks}
     seconds = time.perf_counter() - started
-    oversized = [
-        {"sample": job.batch.sample_ids[row], "reason": problem.why_oversized(row)}
-        for row in problem.oversized().tolist()
-    ]
+    packed = job.samples.take(np.sort(packs.rows))
     return {
         "method": job.settings.method,
         "samples": len(job.samples),
@@ -168,16 +172,16 @@ def _result(job: _Job, patches: int | None, tokens: int | None) -> dict[str, Any
         "lower_bound": bound,
         "pad_ratio": pad_ratio(_as_sequences(packs), packs.sums(job.samples.tokens)),
         "dist_ratio": {str(ranks): dist_by_load(loads, groups[ranks]) for ranks in job.ranks},
-        "oversized": [entry["sample"] for entry in oversized],
+        "oversized": [job.batch.sample_ids[row] for row in oversized],
         "unused_samples": len(job.samples) - len(packs.rows),
         "seconds": round(seconds, 3),
         "caps": {"tiles": None if patches is None else patches / PATCHES_PER_TILE, "tokens": tokens},
-        "window": job.settings.window,
+        "window": job.settings.window if job.settings.method == "best" else None,
         "padding_packs": {str(ranks): int(groups[ranks].zero_loss.sum()) for ranks in job.ranks},
         "spread": _spreads(job, packs),
-        "plain": _plain(job),
+        "plain": _plain(job, packed),
         "gain": {str(ranks): _gain(job, packs, ranks) for ranks in job.ranks},
-        "oversized_reasons": [entry["reason"] for entry in oversized],
+        "oversized_reasons": [_why(problem, row) for row in oversized],
     }
 
 
@@ -186,19 +190,34 @@ def _as_sequences(packs: Packs) -> Packs:
     return Packs(rows=np.arange(len(packs), dtype=np.int64), offsets=np.arange(len(packs) + 1, dtype=np.int64))
 
 
-def _plain(job: _Job) -> dict[str, Any]:
-    """Pad and dist ratios of plain random batches."""
-    batches = random_batches(len(job.samples), job.plain_batch, np.random.default_rng([job.seed, 0]))
-    loads = job.samples.of_padded(batches)
+def _plain(job: _Job, packed: SampleLoads) -> dict[str, Any]:
+    """Pad and dist ratios of plain random batches of the samples that are packed; None where they fill no step."""
+    batches = random_batches(len(packed), job.plain_batch, np.random.default_rng([job.seed, 0]))
+    loads = packed.of_padded(batches)
     return {
         "batch": job.plain_batch,
-        "pad_ratio": pad_ratio(batches, job.samples.tokens),
-        "dist_ratio": {str(ranks): dist_by_load(loads, deal_in_order(len(batches), ranks)) for ranks in job.ranks},
+        "pad_ratio": pad_ratio(batches, packed.tokens) if len(batches) else None,
+        "dist_ratio": {
+            str(ranks): dist_by_load(loads, deal_in_order(len(batches), ranks))
+            if len(batches) >= ranks
+            else dict.fromkeys(("vision", "language", "cost"))
+            for ranks in job.ranks
+        },
     }
 
 
+def _why(problem: PackProblem, row: int) -> str:
+    """What a sample exceeds, vision in tiles as the caps are given."""
+    return " and ".join(
+        f"tiles={load / PATCHES_PER_TILE:g} exceeds its cap of {cap / PATCHES_PER_TILE:g}"
+        if name == "patches"
+        else f"{name}={load} exceeds its cap of {cap}"
+        for name, load, cap in problem.exceeded(row)
+    )
+
+
 def _gain(job: _Job, packs: Packs, ranks: int) -> dict[str, Any] | None:
-    if len(job.samples) < job.plain_batch * ranks or len(packs) == 0:
+    if len(packs.rows) < job.plain_batch * ranks:
         return None
     gain: PackingGain = packing_gain(
         job.samples, packs, batch=job.plain_batch, ranks=ranks, settings=job.settings, seed=job.seed
@@ -208,10 +227,11 @@ def _gain(job: _Job, packs: Packs, ranks: int) -> dict[str, Any] | None:
 
 def _spreads(job: _Job, packs: Packs) -> dict[str, Any]:
     """Mean and standard deviation of what a device runs at once, in plain batches ("before") and packs ("after")."""
-    samples = _samples(job.batch, job.architecture, FORWARD)
+    every = _samples(job.batch, job.architecture, FORWARD)
+    samples = every.take(np.sort(packs.rows))
     batches = random_batches(len(samples), job.plain_batch, np.random.default_rng([job.seed, 0]))
-    both = {"before": samples.of_padded(batches), "after": samples.of_packs(packs)}
-    return {when: _spread(loads, job.architecture) for when, loads in both.items()}
+    both = {"before": samples.of_padded(batches), "after": every.of_packs(packs)}
+    return {when: _spread(loads, job.architecture) if len(loads.language) else None for when, loads in both.items()}
 
 
 def _spread(loads: DeviceLoads, architecture: Architecture | None) -> dict[str, Any]:
@@ -228,8 +248,10 @@ def _spread(loads: DeviceLoads, architecture: Architecture | None) -> dict[str, 
 def _print(result: dict[str, Any], console: Console) -> None:
     caps = result["caps"]
     limits = ", ".join(f"{value:g} {name}" for name, value in caps.items() if value is not None)
+    used, left_out = result["samples"] - result["unused_samples"], result["unused_samples"]
+    source = f"{used:,} of {result['samples']:,} samples ({left_out:,} left out)" if left_out else f"{used:,} samples"
     console.print(
-        f"{result['packs']:,} packs of at most {limits} from {result['samples']:,} samples by "
+        f"{result['packs']:,} packs of at most {limits} from {source} by "
         f"{result['method']!r}, {_over(result)} the lower bound of {result['lower_bound']:,}; {result['seconds']:.1f} s"
     )
     console.print(_ratio_table(result))
@@ -260,8 +282,7 @@ def _ratio_table(result: dict[str, Any]) -> Table:
     for ranks in result["dist_ratio"]:
         for label, source in rows:
             ratios = source["dist_ratio"][ranks].values()
-            shown = ["–" if ratio is None else f"{ratio:.4f}" for ratio in ratios]
-            table.add_row(ranks, label, f"{source['pad_ratio']:.4f}", *shown)
+            table.add_row(ranks, label, *map(_ratio, (source["pad_ratio"], *ratios)))
     return table
 
 
@@ -272,7 +293,12 @@ def _spread_table(result: dict[str, Any]) -> Table:
     spreads = result["spread"]
     for name in spreads["after"]:
         shown = [
-            f"{spreads[when][name]['mean']:,.1f} ± {spreads[when][name]['sd']:,.1f}" for when in ("before", "after")
+            f"{spread[name]['mean']:,.1f} ± {spread[name]['sd']:,.1f}" if spread else "–"
+            for spread in (spreads["before"], spreads["after"])
         ]
         table.add_row(name.replace("_", " "), *shown)
     return table
+
+
+def _ratio(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"

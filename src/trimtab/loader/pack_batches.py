@@ -143,6 +143,11 @@ class ZeroLossDataset:
         return len(self._dataset)
 
     def __getitem__(self, row: int) -> Any:
+        if row >= len(self._dataset):
+            raise LoaderError(
+                f"the packs ask for row {int(row)}, but the dataset has {len(self._dataset)} samples; pack the table "
+                "that was made from this dataset"
+            )
         sample = self._dataset[int(row)]
         return self._without_loss(sample) if isinstance(row, ZeroLossRow) else sample
 

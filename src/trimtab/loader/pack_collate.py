@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from trimtab.errors import LoaderError
+from trimtab.errors import LoaderError, SettingsError
 from trimtab.loader.pack_batches import IGNORED_LABEL
 from trimtab.runtime.attention import use_packed_attention
 from trimtab.runtime.positions import rope_positions
@@ -37,8 +37,10 @@ class PackCollator:
         """Collate for ``model``, whose language attention is set to stay within ``packed_lengths``.
 
         Raises:
-            SettingsError: the model has no separate language configuration.
+            SettingsError: the model has no separate language configuration, or no vision tower.
         """
+        if not hasattr(model.config, "vision_config") or not hasattr(getattr(model, "model", None), "visual"):
+            raise SettingsError(f"{type(model).__name__} has no vision tower; packs of text alone need no PackCollator")
         use_packed_attention(model)
         core: Any = model.model
         config: Any = model.config
@@ -55,7 +57,7 @@ class PackCollator:
             ``input_ids`` and ``labels`` [1, L], ``position_ids`` [3, 1, L], ``packed_lengths``, pixels and grids.
 
         Raises:
-            LoaderError: a sample lacks ids or labels.
+            LoaderError: a sample lacks ids or labels, or has not as many of both.
         """
         samples = [_flat(sample) for sample in samples]
         ids = [*(sample["input_ids"] for sample in samples), torch.tensor([self._image])]
@@ -107,6 +109,11 @@ def _flat(sample: Sample) -> dict[str, Any]:
     flat = dict(sample)
     for name in ("input_ids", "labels"):
         flat[name] = torch.as_tensor(sample[name], dtype=torch.int64).flatten()
+    if len(flat["input_ids"]) != len(flat["labels"]):
+        raise LoaderError(
+            f"a sample to pack has {len(flat['input_ids'])} input_ids but {len(flat['labels'])} labels; give one label "
+            f"a token, {IGNORED_LABEL} where none is learned"
+        )
     return flat
 
 

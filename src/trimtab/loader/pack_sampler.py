@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from trimtab.planning.packing.problem import PackProblem, smallest_caps
 from trimtab.planning.packing.settings import PackSettings
 from trimtab.planning.packing.step_matching import StepGroups
 from trimtab.planning.packing.stretches import Stretch, deal_after
-from trimtab.schema.setting_checks import check_least
+from trimtab.schema.setting_checks import check_whole
 
 _EPOCHS_KEPT = 2
 _DEAL, _REPLACE = 101, 102  # streams of random numbers beside those of ``pack_epoch``
@@ -59,7 +59,7 @@ class PackSampler:
             SettingsError: a number is too small.
         """
         for name, value, least in (("ranks", ranks, 1), ("micro_batches", micro_batches, 1), ("seed", seed, 0)):
-            check_least(name, value, least)
+            check_whole(name, value, least)
         self._problem, self._seed = problem, seed
         self._settings = settings or PackSettings()
         self._ranks, self._micro_batches = ranks, micro_batches
@@ -107,8 +107,8 @@ class PackSampler:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps of the present epoch; another one may have one more or less, since its packs differ."""
-        return self.steps_in(self._epoch)
+        """Steps of the epoch the next step belongs to; another may have one more or less, since its packs differ."""
+        return self.steps_in(self.epoch_of(self._next_step))
 
     def steps_in(self, epoch: int) -> int:
         """Optimizer steps of an epoch, the same on every rank; of the present one those on other ranks included."""
@@ -204,27 +204,35 @@ class PackSampler:
                 **self._identity(),
             }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on after the steps that were consumed, on as many ranks as this sampler has.
 
         Raises:
             CheckpointError: the state was made with other samples, caps, settings or another seed.
         """
-        if "stretches" not in state:
+        if not isinstance(state, Mapping) or "stretches" not in state:
             raise CheckpointError("the checkpoint was made without packing; resume it without, too")
         for name, mine in self._identity().items():
-            if state[name] != mine:
+            if state.get(name) != mine:
                 raise CheckpointError(
-                    f"the checkpoint's packs were made with {name}={state[name]}, now it is {mine}; resume with the "
-                    "same table, caps, packing settings and seed (the number of ranks may differ)"
+                    f"the checkpoint's packs were made with {name}={state.get(name)}, now it is {mine}; resume with "
+                    "the same table, caps, packing settings and seed (the number of ranks may differ)"
                 )
+        try:
+            self._go_on_after(state)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise CheckpointError(
+                f"the state of the packs is not whole ({type(error).__name__}: {error}); resume from another checkpoint"
+            ) from error
+
+    def _go_on_after(self, state: Mapping[str, Any]) -> None:
+        stretches = [Stretch(**entry) for entry in state["stretches"]]
+        epoch, first_step, next_step = (int(state[name]) for name in ("epoch", "first_step", "next_step"))
+        extra = {int(step): list(rows) for step, rows in state["extra"].items()}
         with self._lock:
-            stretches = [Stretch(**entry) for entry in state["stretches"]]
             same_ranks = (stretches[-1].ranks, stretches[-1].micro_batches) == (self._ranks, self._micro_batches)
             self._past = [s for s in (stretches[:-1] if same_ranks else stretches) if s.steps]
-            self._epoch, self._first_step = int(state["epoch"]), int(state["first_step"])
-            self._next_step = int(state["next_step"])
-            self._extra = {int(step): list(rows) for step, rows in state["extra"].items()}
+            self._epoch, self._first_step, self._next_step, self._extra = epoch, first_step, next_step, extra
             self._epochs.clear()
             self._num_steps.clear()
 

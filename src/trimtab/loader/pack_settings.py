@@ -44,8 +44,11 @@ class PackingSettings:
         """Check the values.
 
         Raises:
-            SettingsError: a number is out of range.
+            SettingsError: a number is out of range, or a word none of the known.
         """
+        for name, known in (("method", ("off", "isf", "best")), ("on_oversized", ("raise", "skip"))):
+            if getattr(self, name) not in known:
+                raise SettingsError(f"packing.{name}={getattr(self, name)!r} is none of {', '.join(known)}")
         ones = ("tokens", "patches", "samples_per_pack", "max_samples", "window")
         for name, least in (*((name, 1) for name in ones), ("pool", 2)):
             value = getattr(self, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -16,10 +17,11 @@ from trimtab.planning.packing.pools import PoolCarry, pack_next_pool
 from trimtab.planning.packing.problem import PackProblem
 from trimtab.planning.packing.settings import PackSettings
 from trimtab.planning.packing.step_matching import match_steps
-from trimtab.schema.setting_checks import check_least
+from trimtab.schema.setting_checks import check_whole
 
-StreamSource = Callable[[int], Iterable[tuple[str, Sequence[int]]]]
-"""From sample number n on: (key, loads [K]) of each; the same samples in the same order whenever called."""
+StreamSource = Callable[[int], Iterable[tuple[str, Sequence[float]]]]
+"""From sample number n on: (key, loads [K]) of each; the same samples in the same order whenever called. Fractions
+count as the next whole number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class PackStream:
         if self._settings.method != "best":
             raise SettingsError(f"method={self._settings.method!r} packs a whole epoch at once; stream with 'best'")
         for name, value, least in (("ranks", ranks, 1), ("seed", seed, 0)):
-            check_least(name, value, least)
+            check_whole(name, value, least)
         self._source, self._caps, self._ranks, self._seed = source, caps, ranks, seed
         self._report_oversized = report_oversized
         self._read = self._pools = self._windows = self._oversized = 0
@@ -101,7 +103,7 @@ class PackStream:
 
         Raises:
             InfeasibleError: a sample exceeds a cap, and nobody is told of such.
-            MetadataError: a sample has another number of loads, or a negative one.
+            MetadataError: a sample has another number of loads, or one that is negative or not finite.
         """
         samples = iter(self._source(self._read))
         ended = False
@@ -169,7 +171,7 @@ class PackStream:
     def _identity(self) -> dict[str, Any]:
         return {"seed": self._seed, "caps": dict(self._caps), "settings": asdict(self._settings)}
 
-    def _pack_pool(self, fresh: list[tuple[str, Sequence[int]]]) -> bool:
+    def _pack_pool(self, fresh: list[tuple[str, Sequence[float]]]) -> bool:
         """Pack the next samples and those that wait; returns whether the stream has ended."""
         self._read += len(fresh)
         ended = len(fresh) < self._settings.pool
@@ -188,11 +190,14 @@ class PackStream:
         self._waiting = [samples[row] for row in carry.rows.tolist()] if samples else []
         return ended
 
-    def _fitting(self, fresh: list[tuple[str, Sequence[int]]]) -> list[tuple[str, tuple[int, ...]]]:
+    def _fitting(self, fresh: list[tuple[str, Sequence[float]]]) -> list[tuple[str, tuple[int, ...]]]:
         for key, loads in fresh:
             if len(loads) != len(self._caps):
                 raise MetadataError(f"sample {key}: {len(loads)} loads {loads}, but caps name {', '.join(self._caps)}")
-        samples = [(key, tuple(int(load) for load in loads)) for key, loads in fresh]
+            for name, load in zip(self._caps, loads, strict=True):
+                if not (math.isfinite(load) and load >= 0):
+                    raise MetadataError(f"sample {key}: {name}={load} must be a finite number, not negative")
+        samples = [(key, tuple(math.ceil(load) for load in loads)) for key, loads in fresh]
         problem = self._problem([loads for _, loads in samples])
         oversized = problem.oversized().tolist()
         for row in oversized:

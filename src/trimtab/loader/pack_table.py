@@ -13,6 +13,7 @@ from trimtab.planning.packing.epoch import pack_epoch
 from trimtab.planning.packing.problem import PackProblem
 from trimtab.planning.packing.sample_loads import SampleLoads
 from trimtab.planning.packing.thresholds import choose_caps
+from trimtab.schema.setting_checks import check_whole
 from trimtab.schema.table import MetadataTable
 
 _RANKS_TRIED = 8
@@ -43,8 +44,10 @@ def pack_table(
 
     Raises:
         InfeasibleError: a sample exceeds a cap and oversized samples are not skipped; names it.
-        SettingsError: packing is off, or a number is too small.
+        SettingsError: packing is off, or a number is too small or not whole.
     """
+    for name, value, least in (("ranks", ranks, 1), ("samples_per_step", samples_per_step, 1), ("seed", seed, 0)):
+        check_whole(name, value, least)
     batch = table.batch()
     samples = SampleLoads.from_batch(batch, cost_model(batch) if cost_model else None)
     patches, tokens, most = _caps(samples, settings, seed)

@@ -131,7 +131,12 @@ def step_ns(
     """
     together = at_once(forward_ns.shape[1] * micro_batches)
     parts = [
-        _step_ns(schedule, ranks, micro_batches, *(times[first : first + together].T for times in (forward_ns, backward_ns, send_ns)))
+        _step_ns(
+            schedule,
+            ranks,
+            micro_batches,
+            *(times[first : first + together].T for times in (forward_ns, backward_ns, send_ns)),
+        )
         for first in range(0, len(forward_ns), together)
     ]
     return np.concatenate(parts)

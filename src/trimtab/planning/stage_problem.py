@@ -82,7 +82,9 @@ class StageProblem:
         sizes = (profile.activation_bytes, profile.workspace_bytes, profile.state_bytes, profile.boundary_bytes)
         for name, columns in (("times", times), ("sizes", sizes)):
             if sum(float(column.sum(dtype=np.float64)) for column in columns) * 2 * self.micro_batches > MAX_SUM:
-                raise SettingsError(f"the profile's {name} add up to more than 64 bits hold; check units, or plan smaller micro-batches")
+                raise SettingsError(
+                    f"the profile's {name} add up to more than 64 bits hold; check units, or plan smaller micro-batches"
+                )
 
     def _check_interleaved(self) -> None:
         if self.chunks < 2:

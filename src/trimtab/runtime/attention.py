@@ -7,6 +7,8 @@ is sum(l^2), not (sum l)^2.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,6 +20,7 @@ from trimtab.runtime.ulysses import ShardedSequences, sharded_attention
 from trimtab.runtime.varlen import varlen_attention
 
 PACKED_ATTENTION = "trimtab_packed"
+_STOCK_ATTENTION = "sdpa"
 
 
 def use_packed_attention(model: PreTrainedModel) -> None:
@@ -26,12 +29,26 @@ def use_packed_attention(model: PreTrainedModel) -> None:
     Raises:
         SettingsError: the model has parts beside a language model, but no separate language configuration.
     """
+    AttentionInterface.register(PACKED_ATTENTION, packed_attention)
+    AttentionMaskInterface.register(PACKED_ATTENTION, _no_mask)
+    _set_language_attention(model, PACKED_ATTENTION)
+
+
+@contextmanager
+def stock_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Inside, the language model attends as Transformers has it, for batches that are no packs: ``model.generate``."""
+    _set_language_attention(model, _STOCK_ATTENTION)
+    try:
+        yield
+    finally:
+        use_packed_attention(model)
+
+
+def _set_language_attention(model: PreTrainedModel, name: str) -> None:
     parts = getattr(model.config, "sub_configs", {})
     if parts and "text_config" not in parts:
         raise SettingsError(f"{type(model).__name__} has no text_config; use a vision-language or a text model")
-    AttentionInterface.register(PACKED_ATTENTION, packed_attention)
-    AttentionMaskInterface.register(PACKED_ATTENTION, _no_mask)
-    model.set_attn_implementation({"text_config": PACKED_ATTENTION} if parts else PACKED_ATTENTION)
+    model.set_attn_implementation({"text_config": name} if parts else name)
 
 
 def packed_attention(
@@ -69,7 +86,10 @@ def packed_attention(
     shared = sum(sharded_sequences.held_tokens) if sharded_sequences else 0
     if packed_lengths is None or sum(packed_lengths) + shared != length:
         beside = f" with {shared} tokens of shared sequences" if shared else ""
-        raise ValueError(f"packed_lengths {packed_lengths}{beside} must sum to the sequence length {length}")
+        raise ValueError(
+            f"packed_lengths {packed_lengths}{beside} must sum to the sequence length {length}; run a batch that is no "
+            "pack within trimtab.runtime.attention.stock_attention(model)"
+        )
     query, key, value = (part[0].transpose(0, 1) for part in (query, key, value))
     if sharded_sequences and sharded_sequences.groups:
         attended = sharded_attention(

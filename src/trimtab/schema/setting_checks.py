@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numbers
+
 from trimtab.errors import SettingsError
 
 
@@ -18,3 +20,14 @@ def check_least(name: str, value: float, least: float) -> None:
     """
     if not value >= least:
         raise SettingsError(f"{name}={value} must be at least {least}")
+
+
+def check_whole(name: str, value: object, least: int) -> None:
+    """Refuse a setting that is no whole number, or below its least value.
+
+    Raises:
+        SettingsError: names the setting, its value and the limit.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise SettingsError(f"{name}={value!r} must be a whole number")
+    check_least(name, int(value), least)

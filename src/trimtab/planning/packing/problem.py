@@ -50,16 +50,17 @@ class PackProblem:
 
     @staticmethod
     def from_columns(columns: dict[str, NDArray[Any]], caps: dict[str, int]) -> PackProblem:
-        """The problem of named columns [N each], some of them capped.
+        """The problem of named columns [N each], some of them capped; fractions count as the next whole number.
 
         Raises:
             SettingsError: a cap names no column.
+            MetadataError: a load is negative or not finite.
         """
         unknown = sorted(set(caps) - set(columns))
         if unknown:
             raise SettingsError(f"a cap is set on {unknown[0]!r}, which is none of {', '.join(columns)}")
         return PackProblem(
-            loads=np.stack([np.asarray(column, dtype=np.int64) for column in columns.values()], axis=1),
+            loads=np.stack([_whole(name, np.asarray(column)) for name, column in columns.items()], axis=1),
             resources=tuple(columns),
             caps=tuple(caps.get(name) for name in columns),
         )
@@ -85,17 +86,27 @@ class PackProblem:
         """int64, rows of the other samples."""
         return np.flatnonzero((self.loads[:, self.capped] <= self.limits).all(axis=1))
 
+    def exceeded(self, row: int) -> list[tuple[str, int, int]]:
+        """Name, load and cap of what a sample exceeds."""
+        pairs = zip(self.resources, self.loads[row].tolist(), self.caps, strict=True)
+        return [(name, load, cap) for name, load, cap in pairs if cap is not None and load > cap]
+
     def why_oversized(self, row: int) -> str:
         """What a sample exceeds, for a message: "tokens=7000 exceeds its cap of 6016"."""
-        over = [column for column in self.capped if self.loads[row, column] > (self.caps[column] or 0)]
-        return " and ".join(
-            f"{self.resources[column]}={self.loads[row, column]} exceeds its cap of {self.caps[column]}"
-            for column in over
-        )
+        return " and ".join(f"{name}={load} exceeds its cap of {cap}" for name, load, cap in self.exceeded(row))
 
     def digest(self) -> str:
         """Sixteen hex digits over loads and caps."""
         return digest_of(self)
+
+
+def _whole(name: str, column: NDArray[Any]) -> NDArray[np.int64]:
+    if column.dtype.kind == "f":
+        if not np.isfinite(column).all():
+            row = int(np.argmin(np.isfinite(column)))
+            raise MetadataError(f"sample in row {row}: {name}={column[row]} must be a finite number")
+        column = np.ceil(column)
+    return np.asarray(column, dtype=np.int64)
 
 
 def smallest_caps(problem: PackProblem, rows: Sequence[int] | NDArray[np.int64]) -> dict[str, int]:

@@ -80,10 +80,10 @@ class PackingGain:
 def packing_gain(
     samples: SampleLoads, packs: Packs, *, batch: int, ranks: int, settings: PackSettings, seed: int
 ) -> PackingGain:
-    """Compare packs with padded random batches on as many ranks.
+    """Compare packs with padded random batches of the samples they hold, on as many ranks.
 
     Args:
-        samples: loads of all samples.
+        samples: loads of all samples; those in no pack are left out of the batches too.
         packs: packs of their rows.
         batch: samples in a plain batch.
         ranks: data-parallel ranks.
@@ -91,15 +91,16 @@ def packing_gain(
         seed: of the plain batches.
 
     Raises:
-        SettingsError: the samples do not fill one step of plain batches.
+        SettingsError: the packed samples do not fill one step of plain batches.
     """
-    if batch < 1 or len(samples) < batch * ranks:
+    packed = samples.take(np.sort(packs.rows))
+    if batch < 1 or len(packed) < batch * ranks:
         raise SettingsError(
-            f"{len(samples)} samples do not fill a step of {ranks} batches of {batch}; compare with at least 1 sample "
-            f"and at most {len(samples) // ranks} a batch"
+            f"{len(packed)} packed samples do not fill a step of {ranks} batches of {batch}; compare with at least 1 "
+            f"sample and at most {len(packed) // ranks} a batch"
         )
-    plain = random_batches(len(samples), batch, np.random.default_rng([seed, 0]))
-    plain_work = work_per_sample(samples.of_padded(plain), deal_in_order(len(plain), ranks), plain.counts)
+    plain = random_batches(len(packed), batch, np.random.default_rng([seed, 0]))
+    plain_work = work_per_sample(packed.of_padded(plain), deal_in_order(len(plain), ranks), plain.counts)
     loads = samples.of_packs(packs)
     groups = deal(loads, ranks, settings, np.random.default_rng([seed, 1]))
     gain = plain_work / max(1e-9, work_per_sample(loads, groups, packs.counts))

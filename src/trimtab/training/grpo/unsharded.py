@@ -14,10 +14,9 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from trimtab.errors import TrainingError
-from trimtab.runtime.attention import use_packed_attention
+from trimtab.runtime.attention import stock_attention
 from trimtab.runtime.vlm import BalancedVLM
 
-_STOCK_ATTENTION = "sdpa"
 _MEMORY = Path("/proc/meminfo")
 
 
@@ -39,13 +38,12 @@ def unsharded(model: BalancedVLM, group: dist.ProcessGroup) -> Iterator[None]:
         layer.unshard()
     if isinstance(model, FSDPModule):
         model.unshard()
-    model.base.set_attn_implementation({"text_config": _STOCK_ATTENTION})
     model.eval()
     try:
-        yield
+        with stock_attention(model.base):
+            yield
     finally:
         model.train()
-        use_packed_attention(model.base)
         for layer in layers:
             layer.reshard()
             layer.set_reshard_after_forward(True, recurse=False)
