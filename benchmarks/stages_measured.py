@@ -116,10 +116,11 @@ def compare(
     for name in METHODS[:-1]:
         ratios = [theirs / ours for theirs, ours in zip(steps[name], steps["joint"], strict=True)]
         report.cases.append(Case.of(case, f"{name} / joint, paired", "ratio", ratios))
-    best = min(float(np.median(steps[name])) for name in METHODS[:-1])
-    report.checks.append(
-        Check.below(f"{case}: joint, of the best published", float(np.median(steps["joint"])) / best, 1.05)
-    )
+        if (plans[name].bounds, plans[name].recompute) == (plans["joint"].bounds, plans["joint"].recompute):
+            report.notes.append(f"{case}: {name} and joint are the same plan; their ratio is the machine's noise")
+        else:
+            slower = float(np.median([1 / ratio for ratio in ratios]))
+            report.checks.append(Check.below(f"{case}: joint / {name}, paired", slower, 1.05))
     losses = [loss for rank in found for measured in rank.values() for loss in measured.losses]
     report.checks.append(Check.below(f"{case}: losses differ by", max(losses) - min(losses), 1e-4))
 
