@@ -67,12 +67,15 @@ def test_a_cluster_of_two_nodes_ends_there(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (("gemm_share: 0.80", "gemm_share: 1.8"), r"shares must lie above 0"),
-        (("latency: 14.0e-6", "latency: -1"), r"node: latency=-1 must be a positive number"),
+        (("latency: 14.0e-6", "latency: -1"), r"node: latency=-1 must be a positive, finite number"),
         (("  all_to_all: 292.0e+9\n", ""), r"all_to_all"),
         (("flops: 989.0e+12", "flops: 9e14"), r"flops='9e14' must be a number"),
         (("cores: 104", "cpu: 104"), r"unknown cpu; known: cores"),
         (("[[256, 0.128], [512", "[[512, 0.128], [256"), r"must be given and rise"),
         (("name: h100", "- h100"), r"not YAML"),
+        (("flops: 989.0e+12", "flops: .inf"), r"device: flops=inf must be a positive, finite number"),
+        (("[[256, 0.128], ", "[[256], "), r"must list pairs \[length, share\]"),
+        (("device_memory: 80.0e+9\n", ""), r"device_memory is missing"),
     ],
 )
 def test_a_bad_description_is_named(tmp_path: Path, change: tuple[str, str], message: str) -> None:

@@ -24,6 +24,10 @@ def test_a_degree_beyond_the_one_allowed_is_said_to_be_so() -> None:
     assert lines[-1].endswith("that needs a max_degree above 1")
 
 
+def test_a_plan_that_balancing_would_beat_says_so() -> None:
+    assert explained(batch_of([4000, 4000, 100, 100]), 2, PlanSettings(strategy="as-is"))[-1].startswith("balance it:")
+
+
 def test_an_even_plan_needs_nothing() -> None:
     assert explained(batch_of([500] * 64), 8, PlanSettings())[-1].startswith("nothing to improve")
 

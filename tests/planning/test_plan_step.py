@@ -204,6 +204,25 @@ def test_exchanges_of_embeddings_count_where_their_cost_is_known(
     assert plan.exchange_ns == 2 * sum(latency_ns + fullest for fullest in sent.max(axis=1).tolist() if fullest)
 
 
+def test_exchanges_of_hours_do_not_wrap_round() -> None:
+    batch = batch_of([50] * 4, [[(1, 400, 400)], [], [], []])
+    exchange = EmbeddingExchange(token_bytes=10**6, latency_ns=0, gigabyte_ns=10**15)
+    plan = plan_step(batch, replace(costs_of(batch), exchange=exchange), 2, PlanSettings(strategy="loongforge"))
+    assert 0 <= plan.exchange_ns < plan.step_ns
+
+
+@given(batch=batches(), ranks=st.integers(2, 6), data=st.data())
+def test_samples_on_ranks_are_planned_with_the_exchange_too(
+    batch: BatchMetadata, ranks: int, data: st.DataObject
+) -> None:
+    exchange = EmbeddingExchange(token_bytes=128, latency_ns=10**5, gigabyte_ns=10**9)
+    costs = replace(costs_of(batch), exchange=exchange)
+    placed = data.draw(st.lists(st.integers(0, ranks - 1), min_size=len(batch), max_size=len(batch)))
+    plan = plan_step(batch, costs, ranks, PlanSettings(), current_rank=placed)
+    assert plan.step_ns <= plan.current_step_ns * 1.011
+    assert plan.exchange_ns == exchange.step_ns(embedding_bytes_sent(plan, batch, 128))
+
+
 def test_embeddings_stay_where_sending_them_takes_longer_than_it_saves() -> None:
     batch = batch_of([50] * 4, [[(1, 8, 8)], [], [(1, 8, 8)], []])
     free = costs_of(batch)

@@ -112,7 +112,11 @@ def _rows(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     if not path.is_file():
         raise MetadataError(f"{path}: no such file; `trimtab train` writes steps.jsonl into its run folder")
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise MetadataError(f"{path}: not readable as text ({error}); give steps.jsonl of a run") from error
+    for number, line in enumerate(lines, start=1):
         where = f"{path}, line {number}"
         if not line.strip():
             continue

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 
-from trimtab.cost.device import DeviceSpeed
+from trimtab.cost.device import DeviceSpeed, ShareByLength
 from trimtab.errors import SettingsError
 
 Part = TypeVar("Part")
@@ -124,8 +125,8 @@ def load_cluster(name: str) -> Cluster:
 def _cluster(described: Mapping[str, Any], where: str) -> Cluster:
     device = dict(_part(described, "device", where))
     for table in ("attention_share", "vision_attention_share"):
-        if isinstance(device.get(table), list):
-            device[table] = tuple((int(length), float(share)) for length, share in device[table])
+        if table in device:
+            device[table] = _share_table(device[table], f"cluster {where}: device: {table}")
     links = {name: _build(Link, _part(described, name, where), f"{where}: {name}") for name in ("node", "across")}
     rest = {key: value for key, value in described.items() if key not in ("device", "node", "across", "host")}
     return _build(
@@ -138,6 +139,13 @@ def _cluster(described: Mapping[str, Any], where: str) -> Cluster:
         },
         where,
     )
+
+
+def _share_table(table: Any, where: str) -> ShareByLength:
+    try:
+        return tuple((int(length), float(share)) for length, share in table)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"{where}={table!r} must list pairs [length, share], such as [[1024, 0.4]]") from error
 
 
 def _part(described: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
@@ -154,10 +162,17 @@ def _build(kind: type[Part], values: Mapping[str, Any], where: str) -> Part:
     if unknown:
         raise SettingsError(f"cluster {where}: unknown {', '.join(unknown)}; known: {', '.join(sorted(known))}")
     for name, value in values.items():
-        if isinstance(value, bool) or (isinstance(value, int | float) and not value > 0):
-            raise SettingsError(f"cluster {where}: {name}={value!r} must be a positive number")
+        if isinstance(value, bool) or (isinstance(value, int | float) and not (value > 0 and math.isfinite(value))):
+            raise SettingsError(f"cluster {where}: {name}={value!r} must be a positive, finite number")
         if isinstance(value, str) and name != "name":
             raise SettingsError(f"cluster {where}: {name}={value!r} must be a number (write 9.0e+11, not 9e11)")
+    missing = [
+        field.name
+        for field in fields(kind)  # type: ignore[arg-type]
+        if field.name not in values and field.default is MISSING
+    ]
+    if missing:
+        raise SettingsError(f"cluster {where}: {', '.join(missing)} is missing")
     try:
         return kind(**values)
     except TypeError as error:

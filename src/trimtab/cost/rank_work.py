@@ -61,4 +61,6 @@ def _whole(values: Mapping[str, Any], name: str) -> NDArray[np.int64]:
     column = values.get(name)
     if not isinstance(column, Sequence) or not all(isinstance(item, int) and item >= 0 for item in column):
         raise MetadataError(f"rank work: {name} must list a whole number for each rank, found {column!r}")
+    if max(column, default=0) >= 2**63:
+        raise MetadataError(f"rank work: {name} holds {max(column)}, more than 64 bits do; correct it")
     return np.array(column, dtype=np.int64)

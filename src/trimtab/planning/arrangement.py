@@ -34,7 +34,8 @@ class Arrangement:
         units: the vision units.
         language_ns: int64 [M, R].
         vision_ns: int64 [M, R].
-        step_ns: predicted step time.
+        step_ns: predicted step time, exchange of embeddings included.
+        exchange_ns: time of that exchange, where it is known.
     """
 
     assignment: Assignment
@@ -43,6 +44,7 @@ class Arrangement:
     language_ns: NDArray[np.int64]
     vision_ns: NDArray[np.int64]
     step_ns: int
+    exchange_ns: int = 0
 
 
 def arrange(

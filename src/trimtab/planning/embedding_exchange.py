@@ -1,22 +1,13 @@
-"""Embeddings on their way from the ranks that encode visuals to the ranks that use them: bytes, and time in a plan."""
+"""Embeddings on their way from the ranks that encode visuals to the ranks that use them."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.planning.routing import route_vision
-from trimtab.schema.costs import EmbeddingExchange
 from trimtab.schema.metadata import BatchMetadata
 from trimtab.schema.plans import StepPlan
-
-
-def with_exchange(plan: StepPlan, batch: BatchMetadata, exchange: EmbeddingExchange) -> StepPlan:
-    """The plan with the time of its exchanges in its step time, instead of none."""
-    time_ns = exchange.step_ns(embedding_bytes_sent(plan, batch, exchange.token_bytes))
-    return replace(plan, step_ns=plan.step_ns - plan.exchange_ns + time_ns, exchange_ns=time_ns)
 
 
 def embedding_bytes_sent(plan: StepPlan, batch: BatchMetadata, token_bytes: int) -> NDArray[np.int64]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.errors import InfeasibleError, SettingsError
 from trimtab.planning.feasibility import smallest_degree
 from trimtab.planning.loads import cost_at_degree, sharded_loads
 from trimtab.planning.settings import PlanSettings
+from trimtab.planning.step import plan_step
 from trimtab.planning.strategies import strategy_named
 from trimtab.schema.costs import Costs
 from trimtab.schema.metadata import BatchMetadata
@@ -41,10 +45,28 @@ def explain(plan: StepPlan, batch: BatchMetadata, costs: Costs, settings: PlanSe
     ]
     if shards:
         lines.append(_degrees(plan))
+    if plan.exchange_ns:
+        lines.append(f"exchange of embeddings: {plan.exchange_ns * _MS:.1f} ms")
     phases = _phases(plan)
     lines += [phase.line() for phase in phases if phase.slowest_ns]
     worst = max(phases, key=_excess)
+    balanced = _balanced_ns(plan, batch, costs, settings)
+    if balanced is not None and balanced < plan.step_ns * (1 - _GOOD_ENOUGH):
+        return [
+            *lines,
+            f"balance it: whole-sample takes {balanced * _MS:.1f} ms, not {plan.step_ns * _MS:.1f}",
+        ]
     return [*lines, *_advice(plan, batch, costs, settings, worst, gap)]
+
+
+def _balanced_ns(plan: StepPlan, batch: BatchMetadata, costs: Costs, settings: PlanSettings) -> int | None:
+    """Step time of our plan of whole samples, where the plan is another strategy's."""
+    if plan.strategy in ("whole-sample", "adaptive"):
+        return None
+    try:
+        return plan_step(batch, costs, plan.ranks, replace(settings, strategy="whole-sample")).step_ns
+    except (InfeasibleError, SettingsError):
+        return None
 
 
 def _phases(plan: StepPlan) -> list[_Phase]:
@@ -97,6 +119,11 @@ def _degrees(plan: StepPlan) -> str:
 def _advice(
     plan: StepPlan, batch: BatchMetadata, costs: Costs, settings: PlanSettings, worst: _Phase, gap: float
 ) -> list[str]:
+    if plan.exchange_ns > max(worst.excess_ns, _GOOD_ENOUGH * plan.step_ns):
+        return [
+            f"links: sending embeddings takes {plan.exchange_ns / plan.step_ns:.0%} of the step; larger micro-batches, "
+            "faster links, or visuals encoded where their samples are (balance_vision=False)"
+        ]
     if worst.excess_ns <= _GOOD_ENOUGH * plan.step_ns:
         return ["nothing to improve: ranks are within 1 % of even"]
     if worst.name == "vision":

@@ -13,7 +13,7 @@ from trimtab.planning import whole_packs
 from trimtab.planning.arrangement import Arrangement, arrange
 from trimtab.planning.bounds import step_bound
 from trimtab.planning.collectives import check_order, step_order
-from trimtab.planning.embedding_exchange import with_exchange
+from trimtab.planning.embedding_exchange import embedding_bytes_sent
 from trimtab.planning.feasibility import check_fits
 from trimtab.planning.locality import moved_bytes, relabel, sample_bytes, stay_put
 from trimtab.planning.objectives import objectives
@@ -79,35 +79,27 @@ def plan_step(
     )
     problem = replace(problem, at_first=at_first)
     current = arrange(batch, costs, problem, as_is.pack_in_order(problem, at_first), "at-owner")
+    current = _with_exchange(batch, costs, problem, settings, current)
     if strategy.name == "as-is":
-        return _fastest_with_exchange(batch, costs, problem, settings, [current], current)
+        return _plan(batch, costs, problem, settings, current, current)
     nearest = at_first if strategy.name == "whole-sample" and current_rank is not None else None
     candidates = _candidates(batch, costs, problem, settings, current, nearest)
-    if costs.exchange is not None and nearest is None:
-        if strategy.vision == "spread" and settings.balance_vision:
-            at_owners = replace(settings, balance_vision=False)
-            candidates += _candidates(batch, costs, problem, at_owners, current, nearest)
-        return _fastest_with_exchange(batch, costs, problem, settings, candidates, current)
+    if costs.exchange is not None and strategy.vision == "spread" and settings.balance_vision:
+        at_owners = replace(settings, balance_vision=False)
+        candidates += _candidates(batch, costs, problem, at_owners, current, nearest)
     chosen = _choose(batch, candidates, nearest, settings.locality_tolerance)
     return _plan(batch, costs, problem, settings, chosen, current)
 
 
-def _fastest_with_exchange(
-    batch: BatchMetadata,
-    costs: Costs,
-    problem: PartitionProblem,
-    settings: PlanSettings,
-    candidates: list[Arrangement],
-    current: Arrangement,
-) -> StepPlan:
-    """The fastest once embeddings are sent, as far as what that takes is known."""
-
-    def plan_of(arrangement: Arrangement) -> StepPlan:
-        plan = _plan(batch, costs, problem, settings, arrangement, current)
-        return plan if costs.exchange is None else with_exchange(plan, batch, costs.exchange)
-
-    current_ns = plan_of(current).step_ns
-    return replace(min(map(plan_of, candidates), key=_plan_ns), current_step_ns=current_ns)
+def _with_exchange(
+    batch: BatchMetadata, costs: Costs, problem: PartitionProblem, settings: PlanSettings, arrangement: Arrangement
+) -> Arrangement:
+    """The arrangement once embeddings are sent, as far as what that takes is known."""
+    if costs.exchange is None:
+        return arrangement
+    plan = _plan(batch, costs, problem, settings, arrangement, arrangement)
+    time_ns = costs.exchange.step_ns(embedding_bytes_sent(plan, batch, costs.exchange.token_bytes))
+    return replace(arrangement, step_ns=arrangement.step_ns + time_ns, exchange_ns=time_ns)
 
 
 def _candidates(
@@ -134,6 +126,7 @@ def _candidates(
     adaptive = strategy.name == "adaptive" and settings.objective == "time"
     if adaptive:
         candidates += plainer_arrangements(batch, costs, problem, vision, candidates[0])
+    candidates = [_with_exchange(batch, costs, problem, settings, candidate) for candidate in candidates]
     if (adaptive or strategy.name == "whole-sample") and _legal(problem, current.assignment):
         candidates.append(current)
     return candidates
@@ -149,12 +142,14 @@ def _plan_packs(
     """The step's plan where packs are indivisible."""
     strategy = strategy_named(settings.strategy)
     current = arrange(batch, costs, problem, whole_packs.dealt(pack_of, problem.ranks), "at-owner")
+    current = _with_exchange(batch, costs, problem, settings, current)
     candidates = [current]
     if strategy.name != "as-is":
         vision: VisionRule = strategy.vision if settings.balance_vision else "at-owner"
         posed = objectives(batch, costs, problem, spread_vision=settings.balance_vision)
         assignments = [whole_packs.spread(each, pack_of, strategy) for each in posed]
-        balanced = [arrange(batch, costs, problem, assignment, vision) for assignment in assignments]
+        placed = [arrange(batch, costs, problem, assignment, vision) for assignment in assignments]
+        balanced = [_with_exchange(batch, costs, problem, settings, arrangement) for arrangement in placed]
         candidates = [*balanced, current] if _legal(problem, current.assignment) else balanced
     chosen = min(candidates, key=_step_ns)
     items_ns = whole_packs.sums(costs.language_ns, pack_of)
@@ -238,10 +233,6 @@ def _step_ns(arrangement: Arrangement) -> int:
     return arrangement.step_ns
 
 
-def _plan_ns(plan: StepPlan) -> int:
-    return plan.step_ns
-
-
 def _legal(problem: PartitionProblem, assignment: Assignment) -> bool:
     """Whether the current arrangement meets the caps and the equal counts.
 
@@ -300,6 +291,7 @@ def _plan(
         sync=problem.sync,
         denominators={"tokens": int(batch.loss_tokens.sum()), "sequences": int((batch.loss_tokens > 0).sum())},
         strategy=settings.strategy,
+        exchange_ns=chosen.exchange_ns,
         unsharded_ns=None if degree is None else int(costs.language_ns.sum() + chosen.vision_ns.sum()),
     )
     if settings.check_order:

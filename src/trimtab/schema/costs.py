@@ -40,9 +40,8 @@ class EmbeddingExchange:
 
     def step_ns(self, sent: NDArray[np.int64]) -> int:
         """Time of a step in which ranks send ``sent`` (int64 [M, R]) bytes to others in each micro-batch's forward."""
-        fullest = sent.max(axis=1, initial=0)
-        fullest = fullest[fullest > 0]
-        return 2 * int((self.latency_ns + fullest * self.gigabyte_ns // 10**9).sum())
+        fullest: list[int] = sent.max(axis=1, initial=0).tolist()  # Python's numbers: products may pass 64 bits
+        return 2 * sum(self.latency_ns + most * self.gigabyte_ns // 10**9 for most in fullest if most)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

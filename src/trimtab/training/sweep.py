@@ -45,7 +45,10 @@ def sweep_model(
         raise UnknownModelError(f"--model {folder}: no such folder; give that of a Transformers vision-language model")
     task = progress.add_task("building the model", total=len(batches) + _WARM_UP)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = load_model(folder, torch.float32, seed=0)
+    try:
+        model = load_model(folder, torch.float32, seed=0)
+    except (RuntimeError, ValueError, TypeError, KeyError) as error:
+        raise UnknownModelError(f"--model {folder}: cannot be built ({error}); check its config.json") from error
     check_hooks(model)
     use_packed_attention(model)
     model.to(device)

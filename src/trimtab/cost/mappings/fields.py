@@ -29,11 +29,22 @@ class ConfigFields:
                 return ConfigFields(section, f"{self.where}.{name}")
         return self
 
+    def vision(self) -> ConfigFields:
+        """The vision part, which every family nests.
+
+        Raises:
+            UnknownModelError: there is none.
+        """
+        found = self.section("vision_config")
+        if found is self:
+            raise UnknownModelError(f"{self.where}: no vision_config; give a vision-language model's config.json")
+        return found
+
     def integer(self, name: str, default: int | None = None) -> int:
         """An integer field; a list such as ``[14, 14]`` gives its first entry.
 
         Raises:
-            UnknownModelError: the field is missing without a default, or no integer.
+            UnknownModelError: the field is missing without a default, negative, or no integer.
         """
         value = self.values.get(name)
         if value is None:
@@ -42,6 +53,8 @@ class ConfigFields:
             value = value[0]
         if isinstance(value, bool) or not isinstance(value, int):
             raise UnknownModelError(f"{self.where}.{name}: expected an integer, found {value!r}")
+        if value < 0 or (value == 0 and default != 0):
+            raise UnknownModelError(f"{self.where}.{name}={value} must be positive")
         return value
 
     def integers(self, name: str, default: tuple[int, ...]) -> tuple[int, ...]:

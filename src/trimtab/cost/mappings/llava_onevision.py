@@ -16,7 +16,7 @@ def vision_from_config(config: ConfigFields) -> VisionArchitecture:
     Raises:
         UnknownModelError: a field is missing or has the wrong kind.
     """
-    vision = config.section("vision_config")
+    vision = config.vision()
     language_width = config.section("text_config").integer("hidden_size")
     width = vision.integer("hidden_size", 1152)
     return VisionArchitecture(

@@ -14,7 +14,7 @@ def vision_from_config(config: ConfigFields) -> VisionArchitecture:
     Raises:
         UnknownModelError: a field is missing or has the wrong kind.
     """
-    vision = config.section("vision_config")
+    vision = config.vision()
     width = vision.integer("hidden_size")
     merge = vision.integer("spatial_merge_size", 2)
     patch = vision.integer("patch_size", 14)

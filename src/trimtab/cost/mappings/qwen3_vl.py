@@ -14,7 +14,7 @@ def vision_from_config(config: ConfigFields) -> VisionArchitecture:
     Raises:
         UnknownModelError: a field has the wrong kind.
     """
-    vision = config.section("vision_config")
+    vision = config.vision()
     width = vision.integer("hidden_size", 1152)
     merge = vision.integer("spatial_merge_size", 2)
     merged = width * merge**2
