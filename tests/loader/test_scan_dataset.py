@@ -1,17 +1,20 @@
 """A scan: what every sample costs, the bad ones listed, nothing lost."""
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from PIL import Image
 
 from chat_tokenizer import chat_tokenizer
-from trimtab.errors import DatasetError
+from trimtab.errors import DatasetError, MetadataError
 from trimtab.families import family_for
 from trimtab.loader.conversation import encode
 from trimtab.loader.scan import Scanner
+from trimtab.loader.scan_journal import ScanJournal
 from trimtab.loader.sources import Dataset, open_dataset
 from trimtab.media.visual import describe
 
@@ -98,6 +101,15 @@ def test_a_scan_in_processes_equals_one_in_threads(tmp_path: Path, scanner: Scan
     )
     assert [threads.table.sample(row) for row in range(70)] == [processes.table.sample(row) for row in range(70)]
     assert threads.bad == processes.bad
+
+
+def test_a_full_disk_is_named_by_the_journal(tmp_path: Path, scanner: Scanner, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = mock.Mock(**{"write.side_effect": OSError(errno.ENOSPC, "No space left on device")})
+    journal = ScanJournal(tmp_path / "t.journal", fingerprint="")
+    monkeypatch.setattr(journal, "_stream", full)
+    monkeypatch.setattr("trimtab.loader.scan.ScanJournal", lambda *_, **__: journal)
+    with pytest.raises(MetadataError, match=r"t\.journal: the scan's journal cannot be kept \(No space left"):
+        scanner.scan(dataset(tmp_path, ask("good.png", id="a")), journal=tmp_path / "t.journal", workers=1)
 
 
 def test_a_stopped_scan_goes_on_and_a_grown_dataset_costs_what_is_new(

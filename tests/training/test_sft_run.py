@@ -168,6 +168,35 @@ def test_resume_is_exact(rank_pool: RankPool, files: dict[str, Any]) -> None:
     assert_same_bits(weights(parts), weights(whole))
 
 
+def test_a_fresh_start_sets_an_earlier_runs_checkpoint_aside(rank_pool: RankPool, files: dict[str, Any]) -> None:
+    first = settings_for(files, "twice", steps=2)
+    rank_pool.run(1, train_on_rank, first)
+    assert (first.folder / "checkpoints" / "step-000002").is_dir()
+    rank_pool.run(1, train_on_rank, settings_for(files, "twice", steps=3, stop_after=1))
+    assert sorted(path.name for path in (first.folder / "checkpoints").iterdir()) == ["previous", "step-000001"]
+
+
+def test_resume_refuses_other_data_of_the_same_size(rank_pool: RankPool, files: dict[str, Any], tmp_path: Path) -> None:
+    rank_pool.run(1, train_on_rank, settings_for(files, "moved", steps=1))
+    lines = files["data"][0].read_text().splitlines(keepends=True)
+    other = files["data"][0].with_name("other.jsonl")
+    other.write_text("".join(reversed(lines)))
+    scan(files["model"], other, tmp_path / "other.parquet")
+    changed = {"data": (other,), "table": tmp_path / "other.parquet", "resume": True}
+    with pytest.raises(CheckpointError, match="it was trained on other data"):
+        rank_pool.run(1, train_on_rank, settings_for({**files, **changed}, "moved", steps=2))
+
+
+def test_a_run_that_can_load_nothing_ends(rank_pool: RankPool, tmp_path: Path) -> None:
+    files = write_run(tmp_path, samples=4, photos=False)
+    for path in (tmp_path / "media").iterdir():
+        path.write_bytes(b"gone")
+    optimizer = OptimizerSettings(learning_rate=1e-3, warmup_steps=1, max_skipped_steps=1)
+    lost = settings_for(files, "lost", steps=9, samples_per_step=2, loader=SKIP, optimizer=optimizer)
+    with pytest.raises(TrainingError, match="no sample with loss could be loaded for 2 steps in a row"):
+        rank_pool.run(1, train_on_rank, lost)
+
+
 @pytest.mark.slow
 def test_resume_with_another_number_of_ranks(rank_pool: RankPool, files: dict[str, Any]) -> None:
     rank_pool.run(2, train_within, settings_for(files, "fewer", steps=4, dtype="float64"), _stop_soon)

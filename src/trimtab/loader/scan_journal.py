@@ -6,6 +6,7 @@ known while its record, the size and time of its local media files, the tokenize
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import asdict
@@ -32,7 +33,7 @@ class ScanJournal:
         Raises:
             MetadataError: it cannot be read or written.
         """
-        self._fingerprint = fingerprint
+        self._fingerprint, self._path = fingerprint, path
         self._known: dict[str, dict[str, Any]] = {}
         try:
             path.touch()
@@ -44,7 +45,7 @@ class ScanJournal:
             if not line.endswith("\n"):  # a crash cut it off
                 self._stream.write("\n")
         except OSError as error:
-            raise MetadataError(f"{path}: the scan's journal cannot be kept ({error}); choose another --out") from error
+            raise self._unwritten(error) from error
 
     def known(self, dataset: Dataset, row: int) -> SampleMetadata | None:
         """The sample an earlier scan found in a row, under its present id; None where it is to be scanned."""
@@ -61,12 +62,26 @@ class ScanJournal:
         return SampleMetadata(**{**found, "visuals": visuals, "sample_id": conversation.sample_id})
 
     def add(self, key: str, sample: SampleMetadata) -> None:
-        """Note what was found under a ``sample_key``."""
-        self._stream.write(json.dumps([key, asdict(sample)], separators=(",", ":")) + "\n")
+        """Note what was found under a ``sample_key``.
+
+        Raises:
+            MetadataError: it cannot be written.
+        """
+        try:
+            self._stream.write(json.dumps([key, asdict(sample)], separators=(",", ":")) + "\n")
+        except OSError as error:
+            raise self._unwritten(error) from error
 
     def close(self) -> None:
-        """Write out what is buffered."""
-        self._stream.close()
+        """Let go of the file; every line is written by now, or was told to be lost."""
+        with contextlib.suppress(OSError):
+            self._stream.close()
+
+    def _unwritten(self, error: OSError) -> MetadataError:
+        return MetadataError(
+            f"{self._path}: the scan's journal cannot be kept ({error.strerror}); free space, choose another --out, or "
+            "scan with --no-journal"
+        )
 
     def _read(self, line: str) -> None:
         try:

@@ -70,7 +70,7 @@ def decode_frames(
             if last is None or (missing == "raise" and len(frames) < len(wanted)):
                 raise MediaError(
                     f"{uri}: {len(frames)} of the {len(wanted)} frames wanted could be decoded, up to position "
-                    f"{wanted[-1]}; restore the file, or let bad samples be skipped to repeat its last frame"
+                    f"{wanted[-1]}; restore the file or remove its sample"
                 )
             frames = {index: frames.get(index, last) for index in wanted}
     return np.stack([frames[int(index)] for index in indices])

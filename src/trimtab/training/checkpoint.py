@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from trimtab.errors import CheckpointError
 
 _PREFIX = "step-"
+_PREVIOUS = "previous"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +32,13 @@ class Progress:
         next_step: first step not yet trained.
         loader: the loader's state.
         costs: coefficients of a measured cost model, or None.
+        dataset: digest of the data trained on.
     """
 
     next_step: int
     loader: dict[str, Any]
     costs: dict[str, Any] | None = None
+    dataset: str = ""
 
 
 def save(
@@ -74,22 +78,66 @@ def latest(folder: Path) -> Path | None:
     return whole[-1] if whole else None
 
 
-def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, group: dist.ProcessGroup) -> Progress:
+def to_go_on_from(folder: Path, *, resume: bool, is_first: bool) -> Path | None:
+    """The checkpoint a run goes on from, or None where it begins anew; then what another run left is set aside.
+
+    Args:
+        folder: of checkpoints.
+        resume: whether to go on.
+        is_first: whether this is the rank that moves files and tells the user.
+    """
+    path = latest(folder)
+    if resume:
+        if path is None and is_first:
+            print(f"no checkpoint in {folder}: beginning at step 0", file=sys.stderr, flush=True)
+        return path
+    if path is not None and is_first:
+        aside = folder / _PREVIOUS
+        shutil.rmtree(aside, ignore_errors=True)
+        path.rename(aside)
+        said = f"an earlier run's checkpoint {path.name} was set aside as {aside}; --resume would have gone on from it"
+        print(said, file=sys.stderr, flush=True)
+    return None
+
+
+def load(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, group: dist.ProcessGroup, *, dataset: str
+) -> Progress:
     """Restore weights and optimizer in place, whatever number of ranks wrote them; a collective of ``group``.
 
+    Args:
+        path: of the checkpoint.
+        model: sharded as it was.
+        optimizer: of its parameters.
+        group: gloo group of all ranks.
+        dataset: digest of the data of this run.
+
     Raises:
-        CheckpointError: the checkpoint is damaged or belongs to another model.
+        CheckpointError: the checkpoint is damaged, or belongs to another model or other data.
     """
+    try:
+        progress = Progress(**json.loads((path / "progress.json").read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise _not_resumed(path, error) from error
+    if progress.dataset and progress.dataset != dataset:
+        raise CheckpointError(
+            f"cannot resume from {path}: it was trained on other data (another dataset, order or scan); give the same "
+            "dataset files and table, or another name"
+        )
     try:
         weights, optimizer_state = get_state_dict(model, optimizer)
         state: dict[str, Any] = {"model": weights, "optimizer": optimizer_state}
         dcp.load(state, checkpoint_id=path, process_group=group)
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-        return Progress(**json.loads((path / "progress.json").read_text()))
     except (OSError, ValueError, KeyError, RuntimeError, dcp.api.CheckpointException) as error:
-        raise CheckpointError(
-            f"cannot resume from {path}: {_reason(error)}; remove that folder to resume from an earlier checkpoint"
-        ) from error
+        raise _not_resumed(path, error) from error
+    return progress
+
+
+def _not_resumed(path: Path, error: BaseException) -> CheckpointError:
+    return CheckpointError(
+        f"cannot resume from {path}: {_reason(error)}; remove that folder to resume from an earlier checkpoint"
+    )
 
 
 def _finish(aside: Path, final: Path, progress: Progress) -> None:

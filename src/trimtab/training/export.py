@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from safetensors import SafetensorError
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 from trimtab.errors import CheckpointError
@@ -30,15 +31,20 @@ def export(model: BalancedVLM, lora: LoraSettings, source: Path, target: Path, g
     if group.rank() == 0:
         try:
             _write(weights, lora, source, target)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(_aside(target), ignore_errors=True)
             failure = [f"{type(error).__name__}: {error}"]
     dist.broadcast_object_list(failure, group=group, group_src=0)
     if failure[0] is not None:
         raise CheckpointError(f"rank 0 could not write the model to {target}: {failure[0]}; free space and resume")
 
 
+def _aside(target: Path) -> Path:
+    return target.with_name(f".{target.name}.partial")
+
+
 def _write(weights: dict[str, Any], lora: LoraSettings, source: Path, target: Path) -> None:
-    aside = target.with_name(f".{target.name}.partial")
+    aside = _aside(target)
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     for pattern in _COPIED:

@@ -37,6 +37,7 @@ from trimtab.training.model import build_model
 from trimtab.training.optimizer import make_optimizer
 from trimtab.training.sequence_parallel import degree_costs, links_of, sequence_nodes
 from trimtab.training.settings import SFTSettings
+from trimtab.training.together import agree_on_settings, together
 
 
 @dataclass(eq=False, kw_only=True)
@@ -133,9 +134,11 @@ def build_job(settings: SFTSettings, ranks: Ranks) -> Job:
         architecture.language, ranks, max_degree=settings.balance.max_degree, timeout_s=settings.timeout_s
     )
     model = BalancedVLM(build_model(settings), ranks.data, clock.mark, nodes=nodes).to(ranks.device)
-    reader = _open_reader(settings, settings.table, settings.data, checkpoint, model)
+    reader = together(
+        ranks.control, "start", lambda: _open_reader(settings, settings.table, settings.data, checkpoint, model)
+    )
     agree_on_value(ranks.control, "the dataset", reader.digest(), "give every rank the same table and dataset files")
-    agree_on_value(ranks.control, "the settings", repr(settings), "start every rank with the same settings")
+    agree_on_settings(ranks.control, settings)
     _check_data(reader.table, settings.table, ranks.size)
     cost_model = partial(analytic_costs, architecture=architecture, device=NOMINAL_DEVICE)
     sampler = _sampler(settings, reader.table, cost_model, ranks)

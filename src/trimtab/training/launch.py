@@ -38,6 +38,7 @@ def launch(train: Train, settings: Any) -> int:
 
     Raises:
         TrimtabError: what a rank raised; a TrainingError where it died otherwise, its traceback printed before.
+        KeyboardInterrupt: a second signal ended the ranks.
     """
     if "RANK" in os.environ:
         return run_rank(train, settings)
@@ -52,6 +53,9 @@ def launch(train: Train, settings: Any) -> int:
         children.kill()
         for number, handler in previous.items():
             signal.signal(number, handler)
+    if children.killed:
+        print("stopped by a second signal; --resume goes on from the last checkpoint", file=sys.stderr)
+        raise KeyboardInterrupt
     return _exit_code(outcomes)
 
 
@@ -95,6 +99,11 @@ class _Children:
         for process in self._processes:
             if process.pid is not None and process.is_alive():
                 os.kill(process.pid, signal.SIGTERM if self._signals == 1 else signal.SIGKILL)
+
+    @property
+    def killed(self) -> bool:
+        """Whether a second signal ended the ranks."""
+        return self._signals > 1
 
     def outcomes(self) -> dict[int, RankOutcome]:
         """How each rank ended, in order of time; once one failed the others have a few seconds to say why."""

@@ -28,11 +28,17 @@ class RunFolder:
         self._steps = folder / "steps.jsonl"
         with _naming(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            if first_step == 0:
-                (folder / BAD_SAMPLES).unlink(missing_ok=True)
+            self._drop_bad_from(first_step)
             _drop_from(self._steps, first_step)
             if (folder / REPLIES).exists():
                 _drop_from(folder / REPLIES, first_step)
+
+    def _drop_bad_from(self, first_step: int) -> None:
+        kept = [entry for entry in self.bad_samples() if entry["step"] < first_step]
+        if kept:
+            self.write_json(BAD_SAMPLES, kept)
+        else:
+            (self.folder / BAD_SAMPLES).unlink(missing_ok=True)
 
     def write_settings(self, settings: Any) -> None:
         """Write the resolved settings as YAML."""

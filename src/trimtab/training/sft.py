@@ -20,7 +20,7 @@ from trimtab.training.job import Job, build_job
 from trimtab.training.optimizer import learning_rate, take_step
 from trimtab.training.progress import RunProgress
 from trimtab.training.refit import CostRefit
-from trimtab.training.run_folder import RunFolder
+from trimtab.training.run_folder import BAD_SAMPLES, RunFolder
 from trimtab.training.settings import SFTSettings
 from trimtab.training.step_report import RankFigures, StepOutcome, gather_report
 from trimtab.training.stop_signal import StopSignal
@@ -64,7 +64,7 @@ class SupervisedRun:
         """
         self._settings, self._stop = settings, stop
         self._job = build_job(settings, ranks)
-        self._skipped = 0
+        self._skipped = self._without_data = 0
         resumed = self._resume()
         first_step = resumed.next_step if resumed else 0
         self._job.costs = self._measured_costs(resumed)
@@ -109,6 +109,7 @@ class SupervisedRun:
             next_step=job.sampler.next_step,
             loader=self._loader.state_dict(),
             costs=job.costs.to_json(job.sampler.next_step) if settings.balance.costs == "measured" else None,
+            dataset=job.reader.digest(),
         )
         checkpoint.save(settings.folder / "checkpoints", job.model, job.optimizer, progress, job.ranks.control)
 
@@ -124,7 +125,8 @@ class SupervisedRun:
             say(str(predicted))
         bad = self._folder.bad_samples() if self._folder else []
         if bad:
-            say(f"{len(bad)} samples could not be loaded and carried no loss:")
+            names = {entry["sample_id"] for entry in bad}
+            say(f"{len(names)} samples could not be loaded and carried no loss, {len(bad)} times in all:")
         for entry in bad:
             say(f"  step {entry['step']}, {entry['sample_id']}: {entry['reason']}")
 
@@ -135,10 +137,11 @@ class SupervisedRun:
 
     def _resume(self) -> checkpoint.Progress | None:
         job = self._job
-        path = checkpoint.latest(self._settings.folder / "checkpoints") if self._settings.resume else None
+        folder, resume = self._settings.folder / "checkpoints", self._settings.resume
+        path = checkpoint.to_go_on_from(folder, resume=resume, is_first=job.ranks.is_first)
         if path is None:
             return None
-        progress = checkpoint.load(path, job.model, job.optimizer, job.ranks.control)
+        progress = checkpoint.load(path, job.model, job.optimizer, job.ranks.control, dataset=job.reader.digest())
         job.sampler.load_state_dict(progress.loader)
         return progress
 
@@ -178,8 +181,14 @@ class SupervisedRun:
                 self._folder.write_bad_samples(report.step, loaded.bad_samples)
         self._progress.step(report)
         self._refit.after(report)
-        self._skipped = self._skipped + 1 if report.grad_norm is None else 0
         optimizer = self._settings.optimizer
+        self._without_data = self._without_data + 1 if loaded.denominator == 0 else 0
+        if self._without_data > optimizer.max_skipped_steps:
+            raise TrainingError(
+                f"step {report.step}: no sample with loss could be loaded for {self._without_data} steps in a row; "
+                f"check that the dataset's files are there ({self._settings.folder / BAD_SAMPLES} lists what failed)"
+            )
+        self._skipped = self._skipped + 1 if report.grad_norm is None else 0
         if self._skipped > optimizer.max_skipped_steps:
             raise TrainingError(
                 f"step {report.step}: the gradient was not finite for {self._skipped} steps in a row; lower "

@@ -40,11 +40,11 @@ from trimtab.training.grpo.rewards import Rewarder
 from trimtab.training.grpo.rollout import RolloutEngine
 from trimtab.training.grpo.server_engine import ServerEngine
 from trimtab.training.grpo.settings import GRPOSettings
-from trimtab.training.grpo.together import together
 from trimtab.training.grpo.transformers_engine import TransformersEngine
 from trimtab.training.model import build_model
 from trimtab.training.optimizer import make_optimizer
 from trimtab.training.sequence_parallel import degree_costs, links_of, sequence_nodes
+from trimtab.training.together import agree_on_settings, together
 
 
 @dataclass(eq=False, kw_only=True)
@@ -125,18 +125,9 @@ def build_grpo_job(settings: GRPOSettings, ranks: Ranks) -> GRPOJob:
     language, max_degree = architecture_from_config(checkpoint.config).language, settings.balance.max_degree
     nodes = sequence_nodes(language, ranks, max_degree=max_degree, timeout_s=settings.timeout_s)
     model = BalancedVLM(build_model(settings), ranks.data, nodes=nodes).to(ranks.device)
-    reader = open_reader(
-        settings.table,
-        settings.data,
-        settings.root,
-        allowed_roots=settings.loader.allowed_roots,
-        model_folder=settings.model,
-        checkpoint=checkpoint,
-        model=model.base,
-        train_on="last_assistant",
-    )
+    reader = together(ranks.control, "start", lambda: _open_reader(settings, checkpoint, model))
     agree_on_value(ranks.control, "the dataset", reader.digest(), "give every rank the same table and dataset files")
-    agree_on_value(ranks.control, "the settings", repr(settings), "start every rank with the same settings")
+    agree_on_settings(ranks.control, settings)
     compute_dtype = torch.bfloat16 if settings.dtype == "bfloat16" else None
     shard(model, ranks.mesh, compute_dtype=compute_dtype)
     register_fsdp_forward_method(model, "encode_visuals")
@@ -171,6 +162,19 @@ def build_grpo_job(settings: GRPOSettings, ranks: Ranks) -> GRPOJob:
         rewarder=rewarder,
         engine=_engine(settings, ranks, model, tokenizer, prompts, reader.pad_token),
         watch=PhaseStopwatch(),
+    )
+
+
+def _open_reader(settings: GRPOSettings, checkpoint: Checkpoint, model: BalancedVLM) -> SampleReader:
+    return open_reader(
+        settings.table,
+        settings.data,
+        settings.root,
+        allowed_roots=settings.loader.allowed_roots,
+        model_folder=settings.model,
+        checkpoint=checkpoint,
+        model=model.base,
+        train_on="last_assistant",
     )
 
 

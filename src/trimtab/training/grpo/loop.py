@@ -25,9 +25,9 @@ from trimtab.training.grpo.prepare import LoadedPrompts
 from trimtab.training.grpo.report import GRPOReport, RankStep, gather_report
 from trimtab.training.grpo.reward_call import RewardInput
 from trimtab.training.grpo.rollout import Reply
-from trimtab.training.grpo.together import together
 from trimtab.training.grpo.update import check_media, load_mini_batches, update
 from trimtab.training.stop_signal import StopSignal
+from trimtab.training.together import together
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from trimtab.training.grpo.dispatch import plan_rollout
 from trimtab.training.grpo.job import GRPOJob
 from trimtab.training.grpo.prompts import Prompt, prompt_batch
 from trimtab.training.grpo.rollout import RolloutPlan, RolloutRequest, prompt_sample
-from trimtab.training.grpo.together import together
+from trimtab.training.together import together
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

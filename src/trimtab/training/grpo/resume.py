@@ -7,6 +7,7 @@ is keyed, the same replies.
 from __future__ import annotations
 
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 from trimtab.cost.measured import MeasuredCost
@@ -15,7 +16,7 @@ from trimtab.training import checkpoint
 from trimtab.training.calibrate import measure_costs
 from trimtab.training.grpo.job import GRPOJob
 from trimtab.training.grpo.settings import GRPOSettings
-from trimtab.training.grpo.together import together
+from trimtab.training.together import together
 
 _PIECES, _PIECE_BYTES = 256, 4096
 
@@ -34,7 +35,9 @@ def save(job: GRPOJob) -> None:
         "reference": _fingerprint(job.settings),
     }
     costs = job.measured.to_json() if job.measured else None
-    progress = checkpoint.Progress(next_step=job.sampler.next_step, loader=state, costs=costs)
+    progress = checkpoint.Progress(
+        next_step=job.sampler.next_step, loader=state, costs=costs, dataset=job.reader.digest()
+    )
     checkpoint.save(job.settings.folder / "checkpoints", job.model, job.optimizer, progress, job.ranks.control)
 
 
@@ -47,23 +50,22 @@ def begin(job: GRPOJob) -> int:
     Raises:
         CheckpointError: the last checkpoint is damaged, or belongs to other data, seed or reference.
     """
-    first_step = load(job) if job.settings.resume else 0
+    folder, resume = job.settings.folder / "checkpoints", job.settings.resume
+    path = checkpoint.to_go_on_from(folder, resume=resume, is_first=job.ranks.is_first)
+    first_step = load(job, path) if path else 0
     if job.settings.balance.costs == "measured" and job.measured is None:
         table = job.reader.table.batch()
         job.measured = measure_costs(job.model, table, patch_dim=job.reader.geometry.patch_values, ranks=job.ranks)
     return first_step
 
 
-def load(job: GRPOJob) -> int:
-    """Go on from the last checkpoint, if there is one; returns the first step to run.
+def load(job: GRPOJob, path: Path) -> int:
+    """Go on from a checkpoint; returns the first step to run.
 
     Raises:
         CheckpointError: it is damaged, or belongs to other data, seed or reference.
     """
-    path = checkpoint.latest(job.settings.folder / "checkpoints")
-    if path is None:
-        return 0
-    progress = checkpoint.load(path, job.model, job.optimizer, job.ranks.control)
+    progress = checkpoint.load(path, job.model, job.optimizer, job.ranks.control, dataset=job.reader.digest())
     state: dict[str, Any] = progress.loader
     if "lengths" not in state:
         raise CheckpointError(f"{path}: not a checkpoint of a GRPO run; choose another name")

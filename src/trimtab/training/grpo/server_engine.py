@@ -29,7 +29,7 @@ from trimtab.training.grpo.prompts import Prompt
 from trimtab.training.grpo.rollout import Reply, RolloutRequest
 from trimtab.training.grpo.sampling import reply_key
 from trimtab.training.grpo.settings import RolloutSettings, ServerSettings
-from trimtab.training.grpo.together import together
+from trimtab.training.together import together
 
 _SEEDS = 1 << 31
 _PAUSE_S = 0.5

@@ -21,8 +21,8 @@ from trimtab.runtime.vlm import BalancedVLM
 from trimtab.training.grpo.rollout import Reply, RolloutRequest
 from trimtab.training.grpo.sampling import KeyedSampler, reply_key
 from trimtab.training.grpo.settings import RolloutSettings
-from trimtab.training.grpo.together import together
 from trimtab.training.grpo.unsharded import unsharded
+from trimtab.training.together import together
 
 
 class TransformersEngine:

@@ -20,8 +20,8 @@ from trimtab.schema.plans import StepPlan
 from trimtab.training.grpo.experience import Experience, Scored, token_starts
 from trimtab.training.grpo.job import GRPOJob
 from trimtab.training.grpo.objective import TokenBatch, counted, policy_objective
-from trimtab.training.grpo.together import together
 from trimtab.training.optimizer import learning_rate, take_step
+from trimtab.training.together import together
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
