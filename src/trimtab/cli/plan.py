@@ -112,13 +112,19 @@ def run(args: argparse.Namespace) -> int:
         ranks=args.ranks,
         settings=PlanSettings(
             sync=args.sync,
-            max_tokens_per_micro_batch=_micro_batch_cap(args, architecture, cluster),
+            max_tokens_per_micro_batch=args.micro_batch_tokens,
             max_degree=args.max_degree,
             ranks_per_node=cluster.ranks_per_node,
             objective=args.objective,
         ),
     )
-    rows = list(_rows(job, batches, strategies))
+    try:
+        cap = _micro_batch_cap(args, architecture, cluster)
+    except InfeasibleError as error:  # so is every strategy
+        rows = [{"name": name, "infeasible": str(error)} for name in strategies]
+    else:
+        job = replace(job, settings=replace(job.settings, max_tokens_per_micro_batch=cap))
+        rows = list(_rows(job, batches, strategies))
     result = {
         "ranks": args.ranks,
         "batch_size": args.batch_size,
