@@ -6,6 +6,7 @@ import ast
 import importlib.metadata
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,8 @@ def test_no_function_is_longer_than_the_limit() -> None:
 
 def test_every_module_is_named_for_what_it_holds() -> None:
     assert [page_name(path) for path in SOURCES if path.stem in {"utils", "util", "helpers", "misc", "common"}] == []
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == [], "pytest imports them by their base name"

@@ -135,7 +135,10 @@ def build_job(settings: SFTSettings, ranks: Ranks) -> Job:
     )
     model = BalancedVLM(build_model(settings), ranks.data, clock.mark, nodes=nodes).to(ranks.device)
     reader = together(
-        ranks.control, "start", lambda: _open_reader(settings, settings.table, settings.data, checkpoint, model)
+        ranks.control,
+        "start",
+        lambda: _open_reader(settings, settings.table, settings.data, checkpoint, model),
+        blame_no_rank=True,
     )
     agree_on_value(ranks.control, "the dataset", reader.digest(), "give every rank the same table and dataset files")
     agree_on_settings(ranks.control, settings)

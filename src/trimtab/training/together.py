@@ -13,17 +13,18 @@ from trimtab.errors import RankDisagreementError, TrainingError, TrimtabError
 T = TypeVar("T")
 
 
-def together(group: dist.ProcessGroup, what: str, work: Callable[[], T]) -> T:
+def together(group: dist.ProcessGroup, what: str, work: Callable[[], T], *, blame_no_rank: bool = False) -> T:
     """Do this rank's part of something without collectives; then all ranks go on, or all raise.
 
     Args:
         group: gloo group of all ranks; this is a collective of it.
         what: named in errors, e.g. "step 3, rollout".
         work: this rank's part. Running out of memory is an error like any other.
+        blame_no_rank: where all ranks failed alike, raise what was raised as it is.
 
     Raises:
         TrainingError: some rank's part failed; names rank and reason.
-        TrimtabError: all ranks' parts failed alike; as it was raised.
+        TrimtabError: all ranks' parts failed alike, under ``blame_no_rank``.
     """
     result, error = None, None
     try:
@@ -32,8 +33,8 @@ def together(group: dist.ProcessGroup, what: str, work: Callable[[], T]) -> T:
         error = raised
     texts: list[str | None] = [None] * group.size()
     dist.all_gather_object(texts, None if error is None else _text(error), group=group)
-    if isinstance(error, TrimtabError) and len(set(texts)) == 1:
-        raise error  # the same on every rank, so none is to blame
+    if blame_no_rank and isinstance(error, TrimtabError) and len(set(texts)) == 1:
+        raise error
     for rank, text in enumerate(texts):
         if text is not None:
             raise TrainingError(f"{what}, rank {rank}: {text}") from error

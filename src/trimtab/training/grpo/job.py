@@ -125,7 +125,7 @@ def build_grpo_job(settings: GRPOSettings, ranks: Ranks) -> GRPOJob:
     language, max_degree = architecture_from_config(checkpoint.config).language, settings.balance.max_degree
     nodes = sequence_nodes(language, ranks, max_degree=max_degree, timeout_s=settings.timeout_s)
     model = BalancedVLM(build_model(settings), ranks.data, nodes=nodes).to(ranks.device)
-    reader = together(ranks.control, "start", lambda: _open_reader(settings, checkpoint, model))
+    reader = together(ranks.control, "start", lambda: _open_reader(settings, checkpoint, model), blame_no_rank=True)
     agree_on_value(ranks.control, "the dataset", reader.digest(), "give every rank the same table and dataset files")
     agree_on_settings(ranks.control, settings)
     compute_dtype = torch.bfloat16 if settings.dtype == "bfloat16" else None
