@@ -223,6 +223,14 @@ def test_samples_on_ranks_are_planned_with_the_exchange_too(
     assert plan.exchange_ns == exchange.step_ns(embedding_bytes_sent(plan, batch, 128))
 
 
+def test_costs_of_another_batch_and_negative_ones_are_refused() -> None:
+    batch = batch_of([50] * 4)
+    with pytest.raises(SettingsError, match=r"costs\.language_ns has shape \(3,\), expected one entry for each of 4"):
+        plan_step(batch, costs_of(batch_of([50] * 3)), 2, PlanSettings())
+    with pytest.raises(SettingsError, match=r"costs\.language_ns must not be negative, found -1"):
+        plan_step(batch, Costs(language_ns=np.full(4, -1), vision_frame_ns=np.zeros(0, np.int64)), 2, PlanSettings())
+
+
 def test_embeddings_stay_where_sending_them_takes_longer_than_it_saves() -> None:
     batch = batch_of([50] * 4, [[(1, 8, 8)], [], [(1, 8, 8)], []])
     free = costs_of(batch)

@@ -171,6 +171,7 @@ def partition_problem(
         SettingsError: arguments contradict the settings or each other.
     """
     check_least("ranks", ranks, 1)
+    _check_costs(batch, costs)
     start = None if history is None else np.asarray(history, dtype=np.int64)
     speed = None if rank_speed is None else np.asarray(rank_speed, dtype=np.float64)
     if start is not None and settings.sync != "step":
@@ -194,6 +195,17 @@ def partition_problem(
         rank_speed=speed,
         sharding=sharding_for(strategy_named(settings.strategy), batch, costs, ranks, settings),
     )
+
+
+def _check_costs(batch: BatchMetadata, costs: Costs) -> None:
+    for name, values, count in (
+        ("language_ns", costs.language_ns, len(batch)),
+        ("vision_frame_ns", costs.vision_frame_ns, batch.num_visuals),
+    ):
+        if values.shape != (count,):
+            raise SettingsError(f"costs.{name} has shape {values.shape}, expected one entry for each of {count}")
+        if (values < 0).any():
+            raise SettingsError(f"costs.{name} must not be negative, found {values.min()}")
 
 
 def _on_ranks(current_rank: Sequence[int] | NDArray[np.int64], batch: BatchMetadata, ranks: int) -> NDArray[np.int64]:
