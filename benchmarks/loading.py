@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from harness import Case, Check, Report
 from loading_memory import measure_memory
+from on_ranks import OnRanks
 from trimtab.demo.run import DemoOptions, prepare, training_settings
 from trimtab.demo.settings import DemoSettings
 from trimtab.loader.executors.protocol import DecodedMedia, MediaExecutor, MediaLease, Transport
@@ -45,24 +46,13 @@ CACHE_MB = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turns:
+class Turns(OnRanks[SFTSettings]):
     """What the ranks run: every variant at every wait over the next ``steps`` steps, results to ``out``."""
 
-    settings: SFTSettings
     variants: tuple[str, ...]
     waits_s: tuple[float, ...]
     steps: int
     out: Path
-
-    @property
-    def ranks(self) -> int | None:
-        """Ranks to start."""
-        return self.settings.ranks
-
-    @property
-    def timeout_s(self) -> float:
-        """Longest wait for another rank."""
-        return self.settings.timeout_s
 
 
 class WholeVisuals:

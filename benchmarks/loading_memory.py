@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from harness import Case, Check, Report
+from on_ranks import OnRanks
 from trimtab.demo.run import DemoOptions, prepare, training_settings
 from trimtab.demo.settings import DatasetSettings, DemoSettings
 from trimtab.loader.proxy_loader import ProxyDataLoader
@@ -28,21 +29,10 @@ _SAMPLE_S = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneStep:
+class OneStep(OnRanks[SFTSettings]):
     """A single step of a loader mode, whose rank 0 writes its largest memory to ``out``."""
 
-    settings: SFTSettings
     out: Path
-
-    @property
-    def ranks(self) -> int | None:
-        """Ranks to start."""
-        return self.settings.ranks
-
-    @property
-    def timeout_s(self) -> float:
-        """Longest wait for another rank."""
-        return self.settings.timeout_s
 
 
 class PeakMemory:

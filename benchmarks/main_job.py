@@ -24,6 +24,7 @@ from typing import Any
 
 import main_job_grpo
 from harness import Case, Check, Report
+from on_ranks import OnRanks
 from trimtab.demo.run import DemoOptions, prepare, training_settings
 from trimtab.demo.settings import DemoSettings
 from trimtab.loader.settings import LoaderSettings
@@ -50,23 +51,12 @@ MEASURES: dict[str, tuple[str, Callable[[StepReport], float]]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turns:
+class Turns(OnRanks[SFTSettings]):
     """What the ranks run: ``rounds`` times every variant over the next ``steps`` steps, results to ``out``."""
 
-    settings: SFTSettings
     rounds: int
     steps: int
     out: Path
-
-    @property
-    def ranks(self) -> int | None:
-        """Ranks to start."""
-        return self.settings.ranks
-
-    @property
-    def timeout_s(self) -> float:
-        """Longest wait for another rank."""
-        return self.settings.timeout_s
 
 
 def take_turns(turns: Turns, ranks: Ranks) -> bool:

@@ -20,6 +20,7 @@ from statistics import fmean, median
 from typing import Any
 
 from harness import Case, Check, Report
+from on_ranks import OnRanks
 from trimtab.demo import questions
 from trimtab.demo.grpo_settings import GRPODemoSettings
 from trimtab.demo.model import write_model
@@ -43,23 +44,12 @@ VARIANTS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turns:
+class Turns(OnRanks[GRPOSettings]):
     """What the ranks run: ``rounds`` times every variant over the next ``steps`` steps, results to ``out``."""
 
-    settings: GRPOSettings
     rounds: int
     steps: int
     out: Path
-
-    @property
-    def ranks(self) -> int | None:
-        """Ranks to start."""
-        return self.settings.ranks
-
-    @property
-    def timeout_s(self) -> float:
-        """Longest wait for another rank."""
-        return self.settings.timeout_s
 
 
 def take_turns(turns: Turns, ranks: Ranks) -> bool:
