@@ -39,7 +39,7 @@ test: check
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
 test-slow: $(VENV)/.ready-slow
-	$(BIN)/python -m pytest -m slow --numprocesses $(WORKERS) --dist loadfile $(ARGS) || [ $$? -eq 5 ]  # 5: no test is slow
+	$(BIN)/python -m pytest -m slow $(ARGS) || [ $$? -eq 5 ]  # 5: no test is slow
 
 check: $(VENV)/.ready-test
 	$(BIN)/ruff check .
