@@ -9,6 +9,7 @@ import torch
 from tests.runtime.layer_cases import batch_of, loss_of, model_of
 from transformers import InternVLConfig, InternVLForConditionalGeneration
 
+from trimtab.demo.tiny_models import TinyFamily
 from trimtab.errors import SettingsError
 from trimtab.runtime.layer_profiling import profile_layers
 from trimtab.runtime.recompute import recomputing_layers
@@ -28,6 +29,16 @@ def test_a_profile_tells_layers_apart() -> None:
     assert first.state_bytes.sum() == 16 * first.parameters.sum()  # weights, gradients, two moments
     assert all(weight.grad is None for weight in model.parameters())
     assert recomputing_layers(model) == ()
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl"])
+def test_bytes_are_the_same_every_time(family: TinyFamily) -> None:
+    model = model_of(family)
+    batch = batch_of(model.config, text=400)
+    first, *others = (profile_layers(model, [batch], loss_of, repeats=1) for _ in range(4))
+    for other in others:
+        for name in ("activation_bytes", "recomputed_bytes", "workspace_bytes"):
+            assert getattr(other, name).tolist() == getattr(first, name).tolist()
 
 
 def test_families_that_take_no_packs_can_recompute() -> None:

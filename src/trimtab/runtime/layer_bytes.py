@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -87,7 +88,7 @@ class _Saved(_Hooks):
         self._seen: dict[int, Any] = {}
         self._given = {tensor.untyped_storage()._cdata for tensor in given}
         self._weights: set[int] = set()
-        self._inputs: dict[int, int] = {}
+        self._inputs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         for row, layer in enumerate(layers.layers):
             module: Any = layers.module(layer.name)
             if layer.can_recompute and getattr(module, "gradient_checkpointing", False):
@@ -110,7 +111,7 @@ class _Saved(_Hooks):
 
     def left(self, row: int, output: Tensor) -> None:
         """A layer left its output: the input of the next, whoever saves it first."""
-        self._inputs[output.untyped_storage()._cdata] = row + 1
+        self._inputs[output.untyped_storage()] = row + 1
 
     def pack(self, tensor: Tensor) -> Tensor:
         """For ``saved_tensors_hooks``."""
@@ -122,7 +123,7 @@ class _Saved(_Hooks):
         key = storage._cdata
         if self._counting and key not in self._seen and key not in self._weights and key not in self._given:
             self._seen[key] = storage  # held, so that its address is not used again
-            self.kept[self._inputs.get(key, row)] += storage.nbytes()
+            self.kept[self._inputs.get(storage, row)] += storage.nbytes()
 
     def release(self) -> None:
         """Let go of the storages; what the backward recomputes is not counted."""
