@@ -18,13 +18,14 @@ def times(a: float, b: float, c: float, overhead: float, noise: float = 0.0) -> 
     return [time * (1 + noise * draw.uniform(-1, 1)) for time in exact]
 
 
-def test_planted_coefficients_come_back_without_the_overhead() -> None:
+def test_planted_coefficients_come_back_and_the_overhead_apart() -> None:
     found = fit_packs(PACKS, times(2.0, 3000.0, 1e5, 5e6))
-    assert (found.a, found.b, found.c) == pytest.approx((2.0, 3000.0, 1e5), rel=1e-6)
+    assert (found.item.a, found.item.b, found.item.c) == pytest.approx((2.0, 3000.0, 1e5), rel=1e-6)
+    assert found.overhead_ns == pytest.approx(5e6, rel=1e-6)
 
 
 def test_noise_moves_the_cost_of_a_typical_item_little() -> None:
-    found = fit_packs(PACKS, times(2.0, 3000.0, 0.0, 1e6, noise=0.05))
+    found = fit_packs(PACKS, times(2.0, 3000.0, 0.0, 1e6, noise=0.05)).item
     exact = PolynomialCost(a=2.0, b=3000.0, c=0.0)
     sizes = np.array([200, 800, 1600])
     np.testing.assert_allclose(found(sizes), exact(sizes), rtol=0.15)

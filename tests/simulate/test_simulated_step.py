@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from simulate_cases import MODEL, free_links, job_with, result_of, small, text_workload
 
 from trimtab.cost.cluster import load_cluster
+from trimtab.errors import SettingsError
 from trimtab.planning.embedding_exchange import embedding_bytes_sent
 from trimtab.planning.settings import PlanSettings
 from trimtab.planning.step import plan_step
@@ -49,6 +50,17 @@ def test_more_ranks_divide_equal_samples_exactly(tokens: int, share: int) -> Non
     for ranks in (2, 4, 8):
         on_ranks = result_of(replace(job, scenario=replace(job.scenario, ranks=ranks)), "all").step_ms
         assert on_ranks == pytest.approx(alone / ranks, rel=1e-3)
+
+
+def test_a_micro_batch_takes_its_fixed_time_whatever_it_holds() -> None:
+    job = text_job([500] * 16, ranks=4, micro_batch_tokens=1000)
+    slower = replace(job, scenario=replace(job.scenario, micro_batch_ms=30.0))
+    assert result_of(slower, "as-is").step_ms == pytest.approx(result_of(job, "as-is").step_ms + 2 * 30, abs=0.01)
+    fixed = replace(job_with(task="grpo"), scenario=small(task="grpo", micro_batch_ms=30.0))
+    phases, plain = result_of(fixed, "all").phases, result_of(job_with(task="grpo"), "all").phases
+    assert phases["inference"] - plain["inference"] == pytest.approx(2 / 3 * (phases["update"] - plain["update"]))
+    with pytest.raises(SettingsError, match="micro_batch_ms"):
+        small(micro_batch_ms=-1.0)
 
 
 @pytest.mark.parametrize("task", ["sft", "grpo"])

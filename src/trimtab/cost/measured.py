@@ -46,8 +46,21 @@ class MeasuredCost:
         return MeasuredCost(**parts)
 
 
-def fit_packs(packs: Sequence[Sequence[int]], measured_ns: Sequence[float]) -> PolynomialCost:
-    """Coefficients from the time of packs of items of known size, overhead of a pack left out.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackFit:
+    """What packs were found to take.
+
+    Attributes:
+        item: of a sequence, or a frame, by its size.
+        overhead_ns: of a pack whatever it holds; the same on all ranks, so plans leave it out.
+    """
+
+    item: PolynomialCost
+    overhead_ns: float
+
+
+def fit_packs(packs: Sequence[Sequence[int]], measured_ns: Sequence[float]) -> PackFit:
+    """Coefficients from the time of packs of items of known size.
 
     Non-negative least squares of relative errors on (sum of squares, sum, count, 1).
 
@@ -64,13 +77,13 @@ def fit_packs(packs: Sequence[Sequence[int]], measured_ns: Sequence[float]) -> P
     columns = np.array([_terms(sizes) for sizes in packs])
     scale = np.maximum(columns.max(axis=0), 1.0)
     weights, _ = nnls(columns / scale / times[:, None], np.ones(len(times)))
-    a, b, c, _ = (weights / scale).tolist()
+    a, b, c, overhead = (weights / scale).tolist()
     grows_by = (columns[:, :3] @ (a, b, c)).max() / times.max()
     if grows_by < _LEAST_GROWTH:
         raise SettingsError(
             f"times measured on this machine do not grow with their sizes ({grows_by:.1%} of the longest); is it busy?"
         )
-    return PolynomialCost(a=a, b=b, c=c)
+    return PackFit(item=PolynomialCost(a=a, b=b, c=c), overhead_ns=overhead)
 
 
 def _terms(sizes: Sequence[int]) -> NDArray[np.float64]:

@@ -18,7 +18,8 @@ from trimtab.simulate.job import Job
 from trimtab.simulate.timeline import Timeline
 
 _BF16 = 2
-_NS = 1e-9
+_NS, _MS = 1e-9, 1e-3
+_FORWARD_SHARE = 1 / 3  # a backward launches about twice the kernels of a forward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,7 @@ def run_plan(
     """
     links = link_times(job, train=train)
     vision, language = (np.asarray(load * _NS, dtype=np.float64) for load in (plan.vision_ns, plan.language_ns))
+    language = language + job.scenario.micro_batch_ms * _MS * (1 if train else _FORWARD_SHARE)
     exchanges = embedding_seconds(plan, batch, job.architecture, job.cluster)
     exchanges = [(2 if train else 1) * each for each in exchanges]
     clock = start

@@ -180,6 +180,8 @@ class Scenario:
         sync: where ranks meet ("layer": FSDP; "step": plain data parallelism).
         recompute: whole layers are recomputed in the backward.
         micro_batch_tokens: most tokens of a rank's micro-batch; None: what device memory holds.
+        micro_batch_ms: what a micro-batch's forward and backward take whatever it holds (kernel launches, Python); a
+            forward alone takes a third. 0: nothing, or what the intercept of ``trimtab fit`` says.
         reserve: share of device memory left to the allocator and communication buffers.
         pack_length: supervised training takes packs of at most so many tokens, samples joined as they come, and
             ``batch_size`` counts packs; None: samples.
@@ -208,6 +210,7 @@ class Scenario:
     sync: Sync = "layer"
     recompute: bool = True
     micro_batch_tokens: int | None = None
+    micro_batch_ms: float = 0.0
     reserve: float = 0.1
     pack_length: int | None = None
     balance_vision: bool = True
@@ -227,7 +230,8 @@ class Scenario:
             SettingsError: one is out of range or unknown, or two contradict each other.
         """
         counts = ("ranks", "batch_size", "steps", "tensor_parallel", "shards", "micro_batch_tokens", "pack_length")
-        check_numbers(self, {**dict.fromkeys(counts, 1), "max_degree": 1, "seed": 0, "pack_below": 0, "pack_tokens": 1})
+        least = dict.fromkeys(("seed", "micro_batch_ms", "pack_below"), 0)
+        check_numbers(self, {**dict.fromkeys(counts, 1), "max_degree": 1, **least, "pack_tokens": 1})
         for name, known in (("task", get_args(Task)), ("sync", get_args(Sync))):
             if getattr(self, name) not in known:
                 raise SettingsError(f"{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(known)}")
@@ -258,6 +262,8 @@ class Scenario:
             return
         if self.task != "sft" or self.pack_length is not None or self.tensor_parallel > 1:
             raise SettingsError("pipeline.stages needs task=sft, tensor_parallel=1 and no pack_length of its own")
+        if self.micro_batch_ms:
+            raise SettingsError(f"micro_batch_ms={self.micro_batch_ms} is not simulated in pipelines; set it to 0")
         if self.ranks % self.pipeline.stages or self.batch_size % self.data_ranks:
             raise SettingsError(
                 f"ranks={self.ranks} must be a multiple of pipeline.stages={self.pipeline.stages}, and batch_size="

@@ -50,7 +50,7 @@ def measure_costs(model: BalancedVLM, dataset: BatchMetadata, *, patch_dim: int,
     model.zero_grad(set_to_none=True)
     sizes = [[height * width] * count for (height, width), count in frames]
     try:
-        return MeasuredCost(language=fit_packs(sequences, language), frame=fit_packs(sizes, vision))
+        return MeasuredCost(language=fit_packs(sequences, language).item, frame=fit_packs(sizes, vision).item)
     except SettingsError as error:
         if ranks.is_first:
             Console(stderr=True).print(f"plans use analytic costs: {error}", markup=False, soft_wrap=True)
