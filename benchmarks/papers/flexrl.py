@@ -170,7 +170,7 @@ def balance_ratios(scenario: Scenario, steps: int) -> dict[str, float]:
         "adaptive, attention": PlanSettings(strategy="adaptive", max_degree=8, objective="attention"),
     }
     sums = dict.fromkeys(chosen, 0.0)
-    drawn = job.workload.steps(scenario.batch_size, scenario.seed)
+    drawn = job.workload.steps(scenario.batch_size, [scenario.seed, 1])
     for step in range(steps):
         prompts = job.workload.samples.take(next(drawn).rows)
         batch = with_replies(prompts, reply_lengths(scenario.rollout, len(prompts), scenario.seed, step))

@@ -66,16 +66,16 @@ def test_data_of_another_form_than_the_model_takes_are_refused() -> None:
 
 def test_an_epoch_has_every_sample_once() -> None:
     work = drawn_workload("geo3k", MODEL, MediaSettings(), least=1, seed=0)
-    steps = work.steps(1000, 0)
+    steps = work.steps(1000, [0])
     rows = np.concatenate([next(steps).rows for _ in range(4)])
     assert len(np.unique(rows)) == 4000
     with pytest.raises(SettingsError, match="batch_size=5000 is more than the 4096 samples"):
-        next(work.steps(5000, 0))
+        next(work.steps(5000, [0]))
 
 
 def test_packs_hold_what_fits_and_every_sample_once() -> None:
     work = drawn_workload("heavy-tail", model_preset("internvl-6b-20b"), MediaSettings(), least=1, seed=0)
-    steps, seen = work.steps(16, 0, pack_length=32_768), []
+    steps, seen = work.steps(16, [0], pack_length=32_768), []
     for _ in range(6):
         drawn = next(steps)
         assert drawn.pack_of is not None
@@ -87,7 +87,7 @@ def test_packs_hold_what_fits_and_every_sample_once() -> None:
     rows = np.concatenate(seen)
     assert len(np.unique(rows)) == len(rows)
     with pytest.raises(SettingsError, match="pack_length=1000 is less than the"):
-        next(work.steps(16, 0, pack_length=1000))
+        next(work.steps(16, [0], pack_length=1000))
 
 
 def test_replies_share_their_prompts_visuals() -> None:

@@ -18,12 +18,12 @@ from trimtab.simulate.job import Job
 from trimtab.simulate.pipeline import simulate_pipeline
 from trimtab.simulate.scenario import Scenario
 from trimtab.simulate.simulated_step import PHASES, SimulatedStep
-from trimtab.simulate.step import simulate_steps
+from trimtab.simulate.step import simulate_steps, warm_up_steps
 from trimtab.simulate.strategies import strategy_named
 from trimtab.simulate.timeline import Timeline
 from trimtab.simulate.workload import drawn_workload, table_workload
 
-_WARM_UP = 1
+_PIPELINE_WARM_UP = 1
 _SHORT_SAMPLE = 1024  # tokens; packs of such samples are drawn for two steps
 
 
@@ -33,7 +33,7 @@ class StrategyResult:
 
     Attributes:
         name: of the strategy.
-        step_ms: mean time of a step, the first left out.
+        step_ms: mean time of a step, those that warm up left out.
         phases: mean milliseconds of each phase; they add up to the step.
         tokens_per_gpu_s: language-model tokens of all steps over their time and devices.
         attention_ratio: mean over steps, of the update's plan.
@@ -134,14 +134,15 @@ def simulate(job: Job, *, draw: bool = False, progress: Callable[[str], None] | 
         strategy = strategy_named(name, job.scenario.task, job.scenario.sync)
         try:
             simulated = simulate_steps if strategy.packing is None else simulate_pipeline
-            steps = list(islice(simulated(job, strategy, timeline), job.scenario.steps + _WARM_UP))
-            if len(steps) <= _WARM_UP:
-                raise SettingsError(f"the data do not fill {_WARM_UP + 1} steps of {name!r}; lower batch_size")
+            warm_up = _PIPELINE_WARM_UP if job.scenario.pipeline.stages else warm_up_steps(job)
+            steps = list(islice(simulated(job, strategy, timeline), job.scenario.steps + warm_up))
+            if len(steps) <= warm_up:
+                raise SettingsError(f"the data do not fill {warm_up + 1} steps of {name!r}; lower batch_size")
         except (SettingsError, InfeasibleError) as error:
             first = first or error
             refused[name] = str(error)
             continue
-        found.append(summed_up(name, steps[_WARM_UP:], job.scenario.ranks))
+        found.append(summed_up(name, steps[warm_up:], job.scenario.ranks))
         if timeline is not None:
             timelines.append((name, timeline))
     if not found and first is not None:

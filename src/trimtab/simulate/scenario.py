@@ -173,7 +173,7 @@ class Scenario:
         ranks: devices.
         batch_size: samples of a step, over all ranks; prompts where the task is grpo.
         strategies: what to compare; none named: those that fit the task.
-        steps: steps simulated after the first, which warms up.
+        steps: steps that count; ``loading.prefetch`` + 1 before them warm up (1 in pipelines).
         seed: of everything drawn.
         tensor_parallel: devices that share one data-parallel rank's layers in training.
         shards: devices that share weights and optimizer state; None: all.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import chain, islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +27,24 @@ from trimtab.simulate.strategies import SimulatedStrategy
 from trimtab.simulate.timeline import Timeline
 from trimtab.simulate.workload import DrawnStep
 
+_FIRST_WARM_UP = 1_000_000  # its replies are no other step's
+
+
+def warm_up_steps(job: Job) -> int:
+    """Steps that do not count: until batches decoded before the first are used up, decoding seems too cheap."""
+    return job.scenario.loading.prefetch + 1
+
 
 def simulate_steps(job: Job, strategy: SimulatedStrategy, timeline: Timeline | None = None) -> Iterator[SimulatedStep]:
-    """Steps of a strategy, one after the other on one clock, without end."""
+    """Steps of a strategy, one after the other on one clock, without end; ``warm_up_steps`` first.
+
+    Those draw from a stream of their own, so that the steps that count take the same samples whatever is prefetched.
+    """
     loading, clock = Loading(job, strategy), 0.0
-    scenario = job.scenario
-    for index, drawn in enumerate(job.workload.steps(scenario.batch_size, scenario.seed, scenario.pack_length)):
+    scenario, draw = job.scenario, job.workload.steps
+    before, counted = (draw(scenario.batch_size, [scenario.seed, kind], scenario.pack_length) for kind in (2, 1))
+    warm_up = enumerate(islice(before, warm_up_steps(job)), start=_FIRST_WARM_UP)
+    for index, drawn in chain(warm_up, enumerate(counted)):
         run = _Step(job, strategy, loading, clock, timeline)
         done = run.grpo(drawn, index) if scenario.task == "grpo" else run.sft(drawn)
         clock += done.seconds

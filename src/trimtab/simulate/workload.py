@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -70,7 +70,7 @@ class Workload:
     values_per_patch: int
     description: str
 
-    def steps(self, batch_size: int, seed: int, pack_length: int | None = None) -> Iterator[DrawnStep]:
+    def steps(self, batch_size: int, seed: Sequence[int], pack_length: int | None = None) -> Iterator[DrawnStep]:
         """One step after the other: every sample once an epoch, in random order; what fills no step is left out.
 
         Args:
@@ -81,7 +81,7 @@ class Workload:
         Raises:
             SettingsError: the data do not fill a step, or a sample no pack.
         """
-        rng = np.random.default_rng([seed, 1])
+        rng = np.random.default_rng(list(seed))
         longest = int(self.samples.tokens.max(initial=0))
         if pack_length is not None and longest > pack_length:
             raise SettingsError(f"pack_length={pack_length} is less than the {longest} tokens of a sample; raise it")
