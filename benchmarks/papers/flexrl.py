@@ -218,12 +218,12 @@ def main() -> int:
         "absolute times and its code is not public. Scenario: `flexrl-image-heavy` as bundled; assumptions and their "
         "sources are in docs/simulate.md. No constant was chosen to come near a published figure.",
     )
-    steps = 1 if args.quick else 4
+    steps = 1 if args.quick else 8
     ablation(page, steps)
     headlines(page, steps)
     balance(page, steps)
     if not args.quick:
-        sensitivity(page, 2)
+        sensitivity(page, steps)
         page.section("Why they differ", *WHY)
     return page.finish(as_json=args.json)
 

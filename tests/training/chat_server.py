@@ -14,7 +14,7 @@ WORDS = ("red", "square", "left", "three shapes")
 
 
 class ChatServer(ThreadingHTTPServer):
-    """Keeps the requests it got; ``delay_s`` and ``status`` make it slow or refuse."""
+    """Keeps the requests it got; ``delay_s``, ``status`` and ``faults``, one a request, make it slow or fail."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -23,6 +23,7 @@ class ChatServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.delay_s, self.status, self.text = 0.0, 200, None
+        self.faults: list[str] = []
 
     @property
     def url(self) -> str:
@@ -44,7 +45,9 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.requests.append((self.path, body))
         time.sleep(self.server.delay_s)
-        if self.server.status != 200:
+        if self.server.faults:
+            self._fail(self.server.faults.pop(0))
+        elif self.server.status != 200:
             self._answer(self.server.status, b"out of order")
         elif self.server.text is not None:
             self._answer(200, self.server.text)
@@ -59,6 +62,26 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def _fail(self, fault: str) -> None:
+        if fault == "busy":
+            self._answer(503, b"out of order")
+        elif fault == "cut off":
+            self.send_response(200)
+            self.send_header("Content-Length", "100")
+            self.end_headers()
+            self.wfile.write(b"{")
+        elif fault == "no http":
+            self.wfile.write(b"SSH-2.0-server\r\n")
+        elif fault == "drips":
+            self.send_response(200)
+            self.send_header("Content-Length", "100")
+            self.end_headers()
+            for _ in range(100):
+                self.wfile.write(b" ")
+                self.wfile.flush()
+                time.sleep(0.1)
+        self.close_connection = True
 
     def log_message(self, *_: Any) -> None:
         pass

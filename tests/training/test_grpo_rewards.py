@@ -33,6 +33,34 @@ def printing(item):
 def raising(item):
     return {"a": 1.0}[item.reply]
 
+def running(item):
+    import subprocess
+    return float(subprocess.run(["cat"], capture_output=False, text=True).returncode == 0)
+
+def precise(item):
+    from decimal import Decimal
+    from fractions import Fraction
+    return Decimal("0.5") if item.reply == "a" else Fraction(1, 4)
+
+def yielding(items):
+    for item in items:
+        yield len(item.reply)
+
+async def later(item):
+    return 1.0
+
+def endless(item):
+    return 10 ** 5000
+
+def enormous(item):
+    return -1e308
+
+def listed(item):
+    return [1.0]
+
+def odd(item):
+    return lambda: 1.0
+
 def nan(item):
     return float("nan") if item.reply == "b" else 1.0
 
@@ -100,9 +128,27 @@ def test_what_a_function_prints_does_no_harm(tmp_path: Path) -> None:
         assert scorer.score(replies("a", "b")).tolist() == [1.0, 1.0]
 
 
+def test_processes_a_function_starts_do_no_harm(tmp_path: Path) -> None:
+    with rewarder(tmp_path, "running") as scorer:
+        assert scorer.score(replies("a", "b")).tolist() == [1.0, 1.0]
+
+
+def test_other_numbers_and_generators_are_taken(tmp_path: Path) -> None:
+    with rewarder(tmp_path, "precise") as scorer:
+        assert scorer.score(replies("a", "b")).tolist() == [0.5, 0.25]
+    with rewarder(tmp_path, "yielding", batch=True) as scorer:
+        assert scorer.score(replies("a", "bb")).tolist() == [1.0, 2.0]
+
+
 @pytest.mark.parametrize(
     ("name", "batch", "said"),
     [
+        ("later", False, "is asynchronous"),
+        ("endless", False, "must be finite and within 1e+12"),
+        ("enormous", False, "must be finite and within 1e+12"),
+        ("listed", False, "must be a number, not of type list"),
+        ("odd", False, "returned a value of type function"),
+        ("odd", True, "returned a value of type function"),
         ("raising", False, "raised KeyError: 'b'"),
         ("raising", False, "sample s1"),
         ("nan", False, "returned nan for sample s1"),

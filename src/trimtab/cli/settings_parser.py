@@ -103,6 +103,20 @@ def _told(problem: str, types: dict[str, Any]) -> str:
     unknown = re.search(r"[Uu]nrecogni[sz]ed arguments: --?(?P<name>[\w.]+)", line)
     if not unknown:
         return line
-    near = difflib.get_close_matches(unknown["name"], types, n=1, cutoff=0.6)
-    remedy = f"did you mean {near[0]}?" if near else "--help lists all settings"
+    near = _nearest(unknown["name"], types)
+    remedy = f"did you mean {near}?" if near else "--help lists all settings"
     return f"unknown setting {unknown['name']}; {remedy}"
+
+
+def _nearest(unknown: str, types: dict[str, Any]) -> str | None:
+    """The setting probably meant: the name elsewhere, one it abbreviates (lr: learning_rate), or one alike."""
+    last = {name: name.rpartition(".")[2] for name in types}
+    wanted = unknown.rpartition(".")[2]
+    for name, own in last.items():
+        if wanted in (own, "".join(word[0] for word in own.split("_") if "_" in own)):
+            return name
+    alike = difflib.get_close_matches(unknown, types, n=1, cutoff=0.6)
+    if alike and not dataclasses.is_dataclass(types[alike[0]]):
+        return alike[0]
+    own_alike = difflib.get_close_matches(wanted, last.values(), n=1, cutoff=0.7)
+    return next((name for name, own in last.items() if own in own_alike), alike[0] if alike else None)

@@ -43,6 +43,7 @@ def run(arguments: Sequence[str]) -> int:
         from trimtab.training.grpo.settings import GRPOSettings
 
         settings = parse_settings(GRPOSettings, rest, command=command)
+        settings.reward.check_file()
     else:
         from trimtab.training.settings import SFTSettings
         from trimtab.training.sft import train

@@ -7,12 +7,16 @@ file's ``state_dict()`` and ``load_state_dict(state)``, where it has them, keep 
 from __future__ import annotations
 
 import importlib.util
+import inspect
+import numbers
+import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from types import ModuleType
-from typing import Any
+from typing import IO, Any
 
 from trimtab.loader.pipe_messages import read_message, write_message
 from trimtab.training.grpo.reward_call import RewardCall
@@ -22,8 +26,7 @@ def main(arguments: list[str]) -> None:
     """Serve calls until standard input closes."""
     path, name, batch = arguments
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    calls, results = sys.stdin.buffer, sys.stdout.buffer
-    sys.stdout = sys.stderr
+    calls, results = own_pipes()
     try:
         module = load_module(path)
         function = getattr(module, name)
@@ -37,7 +40,20 @@ def main(arguments: list[str]) -> None:
         except EOFError:
             return
         for answer in answers(module, function, batch == "batch", call):
-            write_message(results, answer)
+            try:
+                write_message(results, answer)
+            except Exception as error:  # nothing was written: what cannot be pickled fails before
+                write_message(results, ("error", f"returned what cannot leave its process: {last_line(error)}"))
+
+
+def own_pipes() -> tuple[IO[bytes], IO[bytes]]:
+    """The pipes to the trainer, which from then on neither the function nor a process it starts reads or writes."""
+    calls, results = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return calls, results
 
 
 def load_module(path: str) -> ModuleType:
@@ -63,17 +79,39 @@ def answers(module: ModuleType, function: Callable[[Any], Any], batch: bool, cal
             module.load_state_dict(call.state)
             yield "value", None
         elif batch:
-            yield "value", plain(function(list(call.inputs)))
+            yield _checked(_rewards(function(list(call.inputs))))
         else:
             for item in call.inputs:
-                yield "value", plain(function(item))
+                yield _checked(plain(function(item)))
     except Exception as error:
-        yield "error", last_line(error)
+        yield "error", f"raised {last_line(error)}"
+
+
+def _rewards(values: Any) -> Any:
+    """A batch's rewards as a list; those a generator yields too."""
+    values = plain(values)
+    if inspect.isgenerator(values) or isinstance(values, list | tuple):
+        return [plain(value) for value in values]
+    return values
 
 
 def plain(value: Any) -> Any:
     """Numbers and lists of numbers; anything with ``tolist`` (numpy, torch) is turned into them."""
-    return value.tolist() if hasattr(value, "tolist") else value
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    exact = isinstance(value, numbers.Real | Decimal) and not isinstance(value, bool | int | float)
+    return float(value) if exact else value
+
+
+def _checked(value: Any) -> tuple[str, Any]:
+    """The answer a value makes: what no pipe can carry, or would never be a number, is told by its type."""
+    if inspect.iscoroutine(value):
+        value.close()
+        return "error", "is asynchronous, and was not awaited; give a plain function"
+    if value is None or isinstance(value, bool | int | float | str | list):
+        return "value", value
+    wanted = "a reward must be a number, a batch's a list of them,"
+    return "error", f"returned a value of type {type(value).__name__}; {wanted}"
 
 
 def last_line(error: Exception) -> str:

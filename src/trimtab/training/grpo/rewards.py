@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import queue
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +19,7 @@ from trimtab.training.grpo.reward_call import RewardCall, RewardInput
 from trimtab.training.grpo.settings import RewardSettings
 
 _START_S = 60.0
+_LARGEST = 1e12  # the spread of larger ones would overflow, and teach nothing
 
 
 class Rewarder:
@@ -33,9 +32,8 @@ class Rewarder:
             SettingsError: the file or the function cannot be loaded.
         """
         self._settings = settings
+        settings.check_file()
         path, _, name = settings.function.rpartition(":")
-        if not Path(path).is_file():
-            raise SettingsError(f"reward.function={settings.function}: no such file as {path}")
         mode = "batch" if settings.batch else "single"
         command = [sys.executable, "-m", "trimtab.training.grpo.reward_worker", path, name, mode]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -87,7 +85,7 @@ class Rewarder:
         place = f"sample {inputs[row].sample_id}" if row is not None else f"{len(inputs)} replies"
         kind, value = self._answer(deadline, place)
         if kind == "error":
-            raise self._error(f"raised {value} for {place}")
+            raise self._error(f"{value} for {place}")
         return value
 
     def _answer(self, deadline: float, place: str) -> Any:
@@ -117,10 +115,13 @@ class Rewarder:
         return np.array([self._number(v, item) for v, item in zip(values, inputs, strict=True)], dtype=np.float64)
 
     def _number(self, value: Any, item: RewardInput) -> float:
-        if isinstance(value, bool | int | float) and math.isfinite(value):
+        is_number = isinstance(value, bool | int | float)
+        if is_number and abs(value) <= _LARGEST:
             return float(value)
+        shown = repr(value)[:60] if not isinstance(value, int) else "a whole number too large"
+        rule = f"finite and within {_LARGEST:g}" if is_number else f"a number, not of type {type(value).__name__}"
         raise self._error(
-            f"returned {value!r} for sample {item.sample_id}, reply {item.reply[:60]!r}; a reward must be finite"
+            f"returned {shown} for sample {item.sample_id}, reply {item.reply[:60]!r}; a reward must be {rule}"
         )
 
     def _error(self, problem: str) -> TrainingError:

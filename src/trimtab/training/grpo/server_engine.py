@@ -8,12 +8,8 @@ server sends them, else the reply's text is encoded anew.
 from __future__ import annotations
 
 import base64
-import json
 import math
 import mimetypes
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,11 +24,11 @@ from trimtab.media.source import open_source
 from trimtab.training.grpo.prompts import Prompt
 from trimtab.training.grpo.rollout import Reply, RolloutRequest
 from trimtab.training.grpo.sampling import reply_key
+from trimtab.training.grpo.server_post import post
 from trimtab.training.grpo.settings import RolloutSettings, ServerSettings
 from trimtab.training.together import together
 
 _SEEDS = 1 << 31
-_PAUSE_S = 0.5
 
 
 class ServerEngine:
@@ -134,51 +130,6 @@ class ServerEngine:
         root = self._server.url.rstrip("/").removesuffix("/v1")
         server = ServerSettings(**{**vars(self._server), "url": root})
         post(server, self._server.reload_path, {"model_path": str(folder)}, "new weights")
-
-
-def post(server: ServerSettings, path: str, body: dict[str, Any], what: str) -> Any:
-    """Post JSON and return the JSON answered; refused and broken connections are tried again.
-
-    Args:
-        server: its address, key, time limit and retries.
-        path: under the address.
-        body: the request.
-        what: named in errors.
-
-    Raises:
-        TrainingError: names the server, what was asked and the reason.
-    """
-    url = f"{server.url.rstrip('/')}{path}"
-    headers = {"Content-Type": "application/json"}
-    if server.api_key:
-        headers["Authorization"] = f"Bearer {server.api_key}"
-    deadline = time.monotonic() + server.timeout_s
-    for attempt in range(server.retries + 1):
-        left = max(0.001, deadline - time.monotonic())
-        try:
-            request = urllib.request.Request(url, json.dumps(body).encode(), headers)
-            with urllib.request.urlopen(request, timeout=left) as answer:
-                text = answer.read()
-            return json.loads(text) if text.strip() else None
-        except urllib.error.HTTPError as error:
-            detail = error.read(300).decode(errors="replace").strip()
-            raise TrainingError(f"{url}: {what}: the server answered {error.code} {error.reason}: {detail}") from error
-        except ValueError as error:
-            raise TrainingError(f"{url}: {what}: the server answered no JSON; check rollout.server.url") from error
-        except OSError as error:
-            slow = isinstance(error, TimeoutError) or "timed out" in str(error)
-            if slow or time.monotonic() >= deadline:
-                raise TrainingError(
-                    f"{url}: {what}: no answer within rollout.server.timeout_s={server.timeout_s:g} s; "
-                    "look at the server's log, or raise the limit"
-                ) from error
-            if attempt == server.retries:
-                raise TrainingError(
-                    f"{url}: {what}: cannot be reached ({error}) after {attempt + 1} attempts; start the server, or "
-                    "correct rollout.server.url"
-                ) from error
-            time.sleep(min(_PAUSE_S * 2**attempt, left))
-    raise AssertionError("unreachable")
 
 
 def chat_messages(conversation: Conversation) -> list[dict[str, Any]]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from trimtab.errors import SettingsError
 from trimtab.schema.setting_checks import check_least
 from trimtab.training.settings import SFTSettings
 
 Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"]
+
+_SPACE = re.compile(r"\s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +42,26 @@ class ServerSettings:
     timeout_s: float = 120.0
     retries: int = 2
     requests_at_once: int = 8
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            SettingsError: the address is none, or a number is out of range.
+        """
+        if not _is_address(self.url):
+            raise SettingsError(f"rollout.server.url={self.url!r} must be an address as http://127.0.0.1:8000/v1")
+        check_least("rollout.server.timeout_s", self.timeout_s, 0.001)
+        for name, least in (("retries", 0), ("requests_at_once", 1)):
+            check_least(f"rollout.server.{name}", getattr(self, name), least)
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and not _SPACE.search(url)
+    except ValueError:  # the port is no number
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +99,8 @@ class RolloutSettings:
         """
         for name in ("max_reply_tokens", "prompts_at_once"):
             check_least(f"rollout.{name}", getattr(self, name), 1)
+        if self.max_prompt_tokens is not None:
+            check_least("rollout.max_prompt_tokens", self.max_prompt_tokens, 1)
         if self.replies < 2:
             raise SettingsError(f"rollout.replies={self.replies} must be at least 2: rewards are compared in the group")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
@@ -102,8 +129,22 @@ class RewardSettings:
         Raises:
             SettingsError: the time limit is not positive.
         """
-        if self.timeout_s <= 0:
+        if not self.timeout_s > 0:
             raise SettingsError(f"reward.timeout_s={self.timeout_s:g} must be positive")
+
+    @property
+    def file(self) -> Path:
+        """The Python file."""
+        return Path(self.function.rpartition(":")[0])
+
+    def check_file(self) -> None:
+        """Look for the file.
+
+        Raises:
+            SettingsError: it is missing.
+        """
+        if not self.file.is_file():
+            raise SettingsError(f"reward.function={self.function}: no such file as {self.file}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +203,7 @@ class GRPOSettings(SFTSettings):
             SettingsError: a number is out of range, or no reward function is named.
         """
         super().__post_init__()
-        if ":" not in self.reward.function:
+        if not all(self.reward.function.rpartition(":")):
             raise SettingsError(
                 f"reward.function={self.reward.function!r} must name a Python file and a function in it, "
                 "as in reward.function=reward.py:score"
