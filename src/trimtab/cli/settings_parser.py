@@ -115,7 +115,7 @@ def _nearest(unknown: str, types: dict[str, Any]) -> str | None:
     for name, own in last.items():
         if wanted in (own, "".join(word[0] for word in own.split("_") if "_" in own)):
             return name
-    alike = difflib.get_close_matches(unknown, types, n=1, cutoff=0.6)
+    alike: list[str] = difflib.get_close_matches(unknown, types, n=1, cutoff=0.6)
     if alike and not dataclasses.is_dataclass(types[alike[0]]):
         return alike[0]
     own_alike = difflib.get_close_matches(wanted, last.values(), n=1, cutoff=0.7)
