@@ -7,14 +7,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.training.grpo_run import grpo_settings, train_on_given_replies
-from tests.training.small_run import steps_of, train_on_rank, write_run
+import torch
+import torch.distributed as dist
+from tests.planning.planning_cases import LANGUAGE
+from tests.training.grpo_run import grpo_settings, train_on_given_replies, train_with_measured_costs
+from tests.training.small_run import (
+    packs_take_a_microsecond_a_row,
+    steps_of,
+    train_on_rank,
+    train_within,
+    write_run,
+)
 
+from trimtab.cost.cluster import Cluster
 from trimtab.errors import SettingsError
 from trimtab.loader.pack_settings import PackingSettings
 from trimtab.loader.settings import LoaderSettings
+from trimtab.runtime.groups import ranks_of_default_group
 from trimtab.testing import RankPool
 from trimtab.training.grpo.settings import ObjectiveSettings
+from trimtab.training.sequence_parallel import links_of, sequence_nodes
 from trimtab.training.settings import BalanceSettings, EvalSettings, LoraSettings, OptimizerSettings, SFTSettings
 
 WHOLE = BalanceSettings(costs="analytic")
@@ -78,6 +90,39 @@ def test_measured_costs_and_links_plan_shared_samples(rank_pool: RankPool, files
     settings = settings_for(files, "measured", balance=BalanceSettings(max_degree=2))
     rank_pool.run(2, train_on_rank, settings, timeout_s=110)
     assert len(steps_of(settings)) == 3
+
+
+def links_on_rank(group: dist.ProcessGroup, max_degree: int) -> Cluster:
+    ranks = ranks_of_default_group(torch.device("cpu"), timeout_s=30)
+    nodes = sequence_nodes(LANGUAGE, ranks, max_degree=max_degree, timeout_s=30)
+    return links_of(nodes, ranks, "measured")
+
+
+@pytest.mark.parametrize(("world", "max_degree"), [(3, 2), (5, 4)])
+def test_ranks_left_over_by_the_largest_groups_know_the_same_links(
+    rank_pool: RankPool, world: int, max_degree: int
+) -> None:
+    first, *others = rank_pool.run(world, links_on_rank, max_degree, timeout_s=60)
+    assert first.name == "measured"
+    assert 0 < first.node.all_to_all < float("inf")
+    assert all(other == first for other in others)
+
+
+def test_measured_costs_share_samples_among_ranks_the_largest_groups_leave_over(
+    rank_pool: RankPool, files: dict[str, Any]
+) -> None:
+    settings = settings_for(files, "uneven", steps=1, balance=replace(SHARED, costs="measured"))
+    rank_pool.run(3, train_within, settings, packs_take_a_microsecond_a_row, timeout_s=110)
+    assert len(steps_of(settings)) == 1
+
+
+@pytest.mark.slow
+def test_replies_are_shared_among_ranks_the_largest_groups_leave_over(
+    rank_pool: RankPool, files: dict[str, Any]
+) -> None:
+    settings = grpo_settings(files, "grpo-uneven", steps=1, balance=replace(SHARED, costs="measured"))
+    rank_pool.run(3, train_with_measured_costs, settings, timeout_s=110)
+    assert len(steps_of(settings)) == 1
 
 
 @pytest.mark.slow

@@ -75,14 +75,16 @@ def links_of(nodes: NodeGroups | None, ranks: Ranks, costs: Literal["measured", 
 
 
 def measure_links(nodes: NodeGroups, ranks: Ranks) -> Cluster:
-    """The nominal cluster with the all-to-all of these ranks, timed in the largest groups.
+    """The nominal cluster with the all-to-all of these ranks, timed in the largest groups of the run.
 
-    A collective of all ranks, with equal results. Latency is the time of a small exchange; bandwidth comes from what a
-    large one takes longer.
+    A collective of all ranks, with equal results: ranks left over from the largest groups time nothing and learn from
+    the others. Latency is the time of a small exchange; bandwidth comes from what a large one takes longer.
     """
-    largest = max(nodes.by_degree, default=1)
+    widest = torch.tensor(max(nodes.by_degree, default=1))
+    dist.all_reduce(widest, op=dist.ReduceOp.MAX, group=ranks.control)
+    largest = int(widest)
     seconds = torch.zeros(3, dtype=torch.float64)
-    if largest > 1:
+    if largest in nodes.by_degree:
         times = [_least_seconds(nodes.by_degree[largest], size, ranks.device) for size in (_SMALL, _LARGE)]
         seconds = torch.tensor([*times, 1.0], dtype=torch.float64)
     dist.all_reduce(seconds, group=ranks.control)
