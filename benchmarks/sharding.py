@@ -128,7 +128,9 @@ def compare(report: Report, mix: str, ranks: int, per_rank: int, *, batches: int
         batch = generated_batch(mix, ranks * per_rank, seed)
         costs = costs_of(batch, ranks)
         ideal = float(costs.language_ns.sum()) / ranks
-        floors.append(attention_floor(batch.tokens, ranks, min(MAX_DEGREE, ranks)))
+        floors.append(
+            attention_floor(batch.tokens, ranks, ARCHITECTURE.language.legal_degrees(min(MAX_DEGREE, ranks))[-1])
+        )
         for name in STRATEGIES:
             problem, assignment, planning_ms = planned(name, batch, costs, ranks)
             add(figures.setdefault(name, Figures()), batch, costs, assignment, ranks, planning_ms)

@@ -30,8 +30,8 @@ def run(*arguments: str) -> int:
     return plan.run(parser.parse_args(arguments))
 
 
-def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert run(*arguments, "--json") == 0
+def planned(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
+    assert run(*arguments, "--json") == code
     return json.loads(capsys.readouterr().out)
 
 
@@ -77,7 +77,8 @@ def test_a_last_short_batch_counts(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_strategy_that_cannot_fit_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = planned(capsys, flat_table(tmp_path / "t.parquet"), *COMMON, "--micro-batch-tokens", "1000")
+    table = flat_table(tmp_path / "t.parquet")
+    result = planned(capsys, table, *COMMON, "--micro-batch-tokens", "1000", code=1)  # no strategy fits
     assert all("degree of" in row["infeasible"] or "multiple" in row["infeasible"] for row in result["strategies"])
 
 
@@ -96,6 +97,30 @@ def test_the_attention_ratio_can_be_the_objective(capsys: pytest.CaptureFixture[
     assert 1 <= found[1] <= 1.02 < found[0]
 
 
+def test_the_floor_is_that_of_the_largest_degree_the_model_allows(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 28 heads and 4 KV heads 8 is no legal degree, and on two ranks 4 is none."""
+    demo = ("--demo", "image-heavy", "--model", "qwen2.5-vl-7b", "--strategy", "adaptive", "uniform-2")
+    floors = {}
+    for ranks, degree in ((16, 4), (16, 8), (2, 2), (2, 8)):
+        asked = ("--ranks", str(ranks), "--batch-size", "32", "--max-degree", str(degree))
+        rows = planned(capsys, *demo, *asked)["strategies"]
+        for row in rows:
+            assert row["attention_floor"]["mean"] <= row["attention_ratio"]["mean"] * 1.001, row["name"]
+        floors[ranks, degree] = rows[0]["attention_floor"]["mean"]
+    assert floors[16, 8] == floors[16, 4] > 1
+    assert floors[2, 8] == floors[2, 2] == rows[1]["attention_floor"]["mean"]
+
+
+def test_people_see_the_floor_too(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("--demo", "image-heavy", "--ranks", "16", "--batch-size", "32", "--strategy", "uniform-2", "--explain")
+    floor = planned(capsys, *asked)["strategies"][0]["attention_floor"]["mean"]
+    assert floor > 1.1
+    assert run(*asked) == 0
+    shown = capsys.readouterr()
+    assert f"{floor:.3f}" in shown.out
+    assert "no plan at degrees up to 2 is below" in shown.err
+
+
 def test_micro_batches_are_cut_for_every_strategy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = planned(capsys, flat_table(tmp_path / "t.parquet"), *COMMON, "--micro-batch-tokens", "8000")
     assert [row["name"] for row in result["strategies"] if "infeasible" in row] == ["uniform-8"]  # on four ranks
@@ -106,7 +131,7 @@ def test_a_model_too_large_for_the_named_cluster_is_a_row_of_every_strategy(
 ) -> None:
     table = flat_table(tmp_path / "t.parquet")
     large = ("--ranks", "2", "--batch-size", "32", "--model", "internvl-6b-20b", "--cluster", "h800")
-    rows = planned(capsys, table, *large)["strategies"]
+    rows = planned(capsys, table, *large, code=1)["strategies"]
     said = "internvl-6b-20b, fully sharded over 2 ranks, leaves no room on devices of 80 GB"
     assert [row["name"] for row in rows if row["infeasible"].startswith(said)] == list(STRATEGIES)
 

@@ -1,5 +1,7 @@
 """Explanations name what holds the slowest rank up and what would help."""
 
+from dataclasses import replace
+
 from planning_cases import batch_of, costs_of
 
 from trimtab.planning.explain import explain
@@ -22,6 +24,13 @@ def test_a_dominating_sample_should_be_sharded() -> None:
 def test_a_degree_beyond_the_one_allowed_is_said_to_be_so() -> None:
     lines = explained(batch_of([8000, *[500] * 40]), 8, PlanSettings(max_degree=1))
     assert lines[-1].endswith("that needs a max_degree above 1")
+
+
+def test_a_degree_beyond_the_ranks_is_said_to_be_so() -> None:
+    batch = batch_of([8000, *[500] * 2])
+    costs = replace(costs_of(batch), legal_degrees=(1, 8))
+    lines = explain(plan_step(batch, costs, 4, PlanSettings()), batch, costs, PlanSettings(max_degree=8))
+    assert lines[-1].endswith("that needs 8 ranks, there are 4")
 
 
 def test_a_plan_that_balancing_would_beat_says_so() -> None:

@@ -146,9 +146,14 @@ def test_the_smallest_legal_degree_that_fits_is_named() -> None:
     costs = sharded_costs_of(batch, 8, language=language)
     wanted = replace(ADAPTIVE, max_tokens_per_micro_batch=1000)
     with pytest.raises(
-        InfeasibleError, match=r"sample-1: 9000 tokens at the largest degree, 8, exceed .* degree of 40 is"
+        InfeasibleError,
+        match=r"9000 tokens at the largest degree, 8, exceed .* degree of 40 is .* needs 40 ranks; there are 8",
     ):
         plan_step(batch, costs, 8, wanted)
+    with pytest.raises(InfeasibleError, match=r"use more ranks: .* degree of 4 .* there are 2"):
+        plan_step(
+            batch, sharded_costs_of(batch, 2, language=language), 2, replace(wanted, max_tokens_per_micro_batch=3000)
+        )
     whole = PlanSettings(max_tokens_per_micro_batch=3000)
     with pytest.raises(InfeasibleError, match=r"9000 tokens exceed .* degree of 4 is the smallest"):
         plan_step(batch, costs, 8, whole)

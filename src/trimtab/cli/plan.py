@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from trimtab.cli.architecture_argument import architecture_help, check_made_for, load_architecture
-from trimtab.cli.plan_rows import RATIOS, CostModel, Job, strategy_row
+from trimtab.cli.plan_rows import CostModel, Job, strategy_row
 from trimtab.cost.analytic import analytic_costs
 from trimtab.cost.architecture import Architecture
 from trimtab.cost.cluster import Cluster, cluster_presets, load_cluster
@@ -40,6 +40,8 @@ _DEFAULT_CLUSTER = "h800"
 _DEMO = {"ranks": 32, "batch_size": 256, "model": "mimo-vl-7b"}
 _DEMO_MIX = "video-heavy"
 _DEMO_BATCHES = 4
+_NOTHING_FITS = 1  # exit code; 2 is bad input's
+_SHOWN = ("step_ratio", "bound_ratio", "attention_ratio", "attention_floor", "vision_ratio", "token_ratio")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,6 +95,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Plan, compare, print.
 
+    Returns:
+        Exit code: 0, or 1 where every strategy is infeasible.
+
     Raises:
         TrimtabError: an argument, the model, the cluster or the table is bad.
     """
@@ -140,7 +145,7 @@ def run(args: argparse.Namespace) -> int:
         _print(result)
     if args.explain:
         _explain(job, batches, [row["name"] for row in rows if "infeasible" not in row])
-    return 0
+    return 0 if any("infeasible" not in row for row in rows) else _NOTHING_FITS
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -242,16 +247,26 @@ def _counted(batches: list[BatchMetadata], progress: Progress, task: Any) -> Ite
 
 
 def _print(result: dict[str, Any]) -> None:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(box=box.SIMPLE_HEAD, padding=0)
     table.add_column("strategy", no_wrap=True)
-    for heading in ("step\nratio", "worst", "bound\nratio", "atten-\ntion", "vision", "token", "GB\nmoved", "plan\nms"):
+    for heading in (
+        "step\nratio",
+        "worst",
+        "bound\nratio",
+        "atten-\ntion",
+        "its\nfloor",
+        "vision",
+        "token",
+        "GB\nmoved",
+        "plan\nms",
+    ):
         table.add_column(heading, justify="right", no_wrap=True)
     refused = [row for row in result["strategies"] if "infeasible" in row]
     for row in result["strategies"]:
         if row in refused:
-            table.add_row(row["name"], "-", *[""] * 7)
+            table.add_row(row["name"], "-", *[""] * 8)
             continue
-        means = [f"{row[name]['mean']:.3f}" for name in RATIOS[:5]]
+        means = [f"{row[name]['mean']:.3f}" for name in _SHOWN]
         figures = [f"{row['all_to_all_bytes'] / 1e9:.2f}", f"{row['planning_ms']['median']:.2f}"]
         table.add_row(row["name"], means[0], f"{row['step_ratio']['max']:.3f}", *means[1:], *figures)
     console = Console()

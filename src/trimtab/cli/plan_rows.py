@@ -17,6 +17,7 @@ from trimtab.planning.embedding_exchange import embedding_bytes_sent
 from trimtab.planning.metrics import PlanMetrics, plan_metrics, shared_bytes
 from trimtab.planning.partition import partition
 from trimtab.planning.settings import PlanSettings
+from trimtab.planning.sharding_problem import largest_degree
 from trimtab.planning.step import partition_problem, plan_step
 from trimtab.planning.strategies import strategy_named
 from trimtab.schema.costs import Costs
@@ -82,10 +83,9 @@ def plan_batch(job: Job, batch: BatchMetadata, strategy_name: str) -> PlannedBat
     arrange(batch, costs, problem, assignment, strategy.vision)
     arranged = time.perf_counter()
     sent = embedding_bytes_sent(plan, batch, token_bytes(job.architecture))
-    max_degree = strategy.degree or (settings.max_degree if strategy.shards else 1)
     return PlannedBatch(
         plan=plan,
-        metrics=plan_metrics(plan, batch, max_degree),
+        metrics=plan_metrics(plan, batch, largest_degree(strategy, costs, settings)),
         all_to_all_bytes=2 * int(sent.sum()) + shared_bytes(plan, costs),
         planning_ms=(partitioned - started) * 1e3,
         vision_planning_ms=(arranged - partitioned) * 1e3,

@@ -129,12 +129,12 @@ def sharded_bound(cost_ns: NDArray[np.int64], feasible: NDArray[np.bool_], degre
 
 
 def attention_floor(tokens: NDArray[np.int64], ranks: int, max_degree: int) -> float:
-    """Least attention ratio of any plan with degrees up to ``max_degree``: max(1, R h_max^2 / (p_max sum h^2)).
+    """Least attention ratio of any plan with degrees up to p_max: max(1, R h_max^2 / (p_max sum h^2)).
 
     Args:
         tokens: int64 [N], h.
         ranks: R.
-        max_degree: p_max, the largest degree of the group family.
+        max_degree: p_max, the largest degree a sample may have: one the model's heads and the ranks allow.
     """
     squares = np.square(tokens.astype(np.float64))
     total = float(squares.sum())

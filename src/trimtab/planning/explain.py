@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from trimtab.errors import InfeasibleError, SettingsError
 from trimtab.planning.feasibility import smallest_degree
 from trimtab.planning.loads import cost_at_degree, sharded_loads
+from trimtab.planning.metrics import plan_metrics
 from trimtab.planning.settings import PlanSettings
+from trimtab.planning.sharding_problem import largest_degree
 from trimtab.planning.step import plan_step
 from trimtab.planning.strategies import strategy_named
 from trimtab.schema.costs import Costs
@@ -37,7 +39,8 @@ def explain(plan: StepPlan, batch: BatchMetadata, costs: Costs, settings: PlanSe
     if len(batch) == 0 or plan.step_ns == 0:
         return ["no work in this step", "nothing to improve"]
     gap = plan.step_ns / max(1, plan.lower_bound_ns) - 1
-    shards = strategy_named(plan.strategy).shards
+    strategy = strategy_named(plan.strategy)
+    shards = strategy.shards
     lines = [
         f"step {plan.step_ns * _MS:.1f} ms, {gap:.2%} above the lower bound "
         f"{'at any degree' if shards else 'for whole samples'}; "
@@ -45,6 +48,7 @@ def explain(plan: StepPlan, batch: BatchMetadata, costs: Costs, settings: PlanSe
     ]
     if shards:
         lines.append(_degrees(plan))
+    lines.append(_attention(plan, batch, largest_degree(strategy, costs, settings)))
     if plan.exchange_ns:
         lines.append(f"exchange of embeddings: {plan.exchange_ns * _MS:.1f} ms")
     phases = _phases(plan)
@@ -116,6 +120,13 @@ def _degrees(plan: StepPlan) -> str:
     return f"samples by degree: {', '.join(counts)}"
 
 
+def _attention(plan: StepPlan, batch: BatchMetadata, max_degree: int) -> str:
+    """How uneven attention is, and what its largest sample leaves no plan a way around."""
+    metrics = plan_metrics(plan, batch, max_degree)
+    kind = f"plan at degrees up to {max_degree}" if max_degree > 1 else "plan of whole samples"
+    return f"attention ratio {metrics.attention_ratio:.3f}; no {kind} is below {metrics.attention_floor:.3f}"
+
+
 def _advice(
     plan: StepPlan, batch: BatchMetadata, costs: Costs, settings: PlanSettings, worst: _Phase, gap: float
 ) -> list[str]:
@@ -158,6 +169,8 @@ def _too_long(
     if degree is None or degree <= now:
         return [found, "no legal degree brings it under the mean; take more samples a step"]
     shard_it = f"shard it: a sequence-parallel degree of {degree} brings it under the mean"
+    if degree > plan.ranks:
+        return [found, f"{shard_it}; that needs {degree} ranks, there are {plan.ranks}"]
     if degree > settings.max_degree:
         return [found, f"{shard_it}; that needs a max_degree above {settings.max_degree}"]
     return [found, f"{shard_it}; no whole-sample plan can" if now == 1 else shard_it]

@@ -22,7 +22,8 @@ def check_fits(
         legal_degrees: what the model's heads allow, or None where that is not known.
 
     Raises:
-        InfeasibleError: names the largest sample, its tokens, the cap and the smallest legal degree that would do.
+        InfeasibleError: names the largest sample, its tokens, the cap and the smallest legal degree that would do;
+            where there are fewer ranks than that, says so.
     """
     if len(problem) == 0:
         return
@@ -35,7 +36,7 @@ def check_fits(
             at_degree = f" at the largest degree, {largest}," if largest > 1 else ""
             raise InfeasibleError(
                 f"sample {sample_ids[row]}: {tokens} tokens{at_degree} exceed {name}={cap}; raise the cap, leave the "
-                f"sample out, or {_shard_advice(tokens, cap, legal_degrees)}"
+                f"sample out, or {_shard_advice(tokens, cap, problem.ranks, legal_degrees)}"
             )
 
 
@@ -60,9 +61,14 @@ def smallest_degree(size: int, cap: int, legal_degrees: tuple[int, ...] | None) 
     return min((degree for degree in legal_degrees if degree >= needed), default=None)
 
 
-def _shard_advice(tokens: int, cap: int, legal_degrees: tuple[int, ...] | None) -> str:
+def _shard_advice(tokens: int, cap: int, ranks: int, legal_degrees: tuple[int, ...] | None) -> str:
     degree = smallest_degree(tokens, cap, legal_degrees)
     if degree is None:
         legal = ", ".join(str(each) for each in legal_degrees or ())
         return f"shorten it: the model's heads allow degrees {legal} only, none of which is enough"
+    if degree > ranks:
+        return (
+            f"use more ranks: a sequence-parallel degree of {degree} is the smallest that fits, and needs {degree} "
+            f"ranks; there are {ranks}"
+        )
     return f"shard it: a sequence-parallel degree of {degree} is the smallest that fits"

@@ -24,7 +24,7 @@ class PlanMetrics:
         attention_ratio: squared tokens of the busiest rank over the mean.
         vision_ratio: encoder time of the busiest rank over the mean.
         token_ratio: tokens of the fullest rank over the mean.
-        attention_floor: least attention ratio of any plan at degrees up to the largest allowed.
+        attention_floor: least attention ratio of any plan at the degrees allowed.
     """
 
     step_ratio: float
@@ -41,7 +41,7 @@ def plan_metrics(plan: StepPlan, batch: BatchMetadata, max_degree: int = 1) -> P
     Args:
         plan: the plan.
         batch: its samples.
-        max_degree: largest degree a sample may have, for the floor.
+        max_degree: largest degree a sample may have (``sharding_problem.largest_degree``), for the floor.
     """
     squares = -(-np.square(batch.tokens) // plan.degree)
     return PlanMetrics(

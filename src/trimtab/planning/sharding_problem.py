@@ -60,6 +60,13 @@ def _family(strategy: Strategy, costs: Costs, sharded: ShardedCosts, ranks: int,
     return GroupFamily(ranks=ranks, degrees=tuple(sorted({1, degree})))
 
 
+def largest_degree(strategy: Strategy, costs: Costs, settings: PlanSettings) -> int:
+    """Largest degree the strategy may give a sample: no more than asked for, and one that heads and ranks allow."""
+    if not strategy.shards or costs.sharded is None:
+        return 1
+    return strategy.degree or max(degree for degree in costs.sharded.degrees if degree <= settings.max_degree)
+
+
 def any_degree_bound(problem: PartitionProblem, costs: Costs) -> int:
     """``sharded_bound`` over every degree the costs are known at, also those the strategy does not use."""
     assert costs.sharded is not None  # sharding_for has refused such costs

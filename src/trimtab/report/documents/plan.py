@@ -8,7 +8,7 @@ from trimtab.report.documents.bars import bar_chart
 from trimtab.report.documents.rest import rest
 from trimtab.report.sections import DataTable, Section
 
-_RATIOS = ("step_ratio", "bound_ratio", "attention_ratio", "vision_ratio", "token_ratio")
+_RATIOS = ("step_ratio", "bound_ratio", "attention_ratio", "attention_floor", "vision_ratio", "token_ratio")
 
 
 def plan_sections(document: dict[str, Any]) -> list[Section]:
@@ -41,7 +41,18 @@ def plan_sections(document: dict[str, Any]) -> list[Section]:
 
 
 def _table(planned: list[dict[str, Any]]) -> DataTable:
-    columns = ["strategy", "step ratio", "worst", "bound", "attention", "vision", "token", "GB moved", "plan ms"]
+    columns = [
+        "strategy",
+        "step ratio",
+        "worst",
+        "bound",
+        "attention",
+        "floor",
+        "vision",
+        "token",
+        "GB moved",
+        "plan ms",
+    ]
     rows = []
     for row in planned:
         means = [f"{float(row[name]['mean']):.3f}" for name in _RATIOS]
