@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.integrations.own_environment import python_with
 
 from trimtab.errors import SettingsError
 from trimtab.integrations.verl import get_seqlen_balanced_partitions
 
 ROOT = Path(__file__).parents[2]
 RECORDED = json.loads((ROOT / "tests" / "goldens" / "verl_partitions.json").read_text())
-PYTHON = ROOT / ".venv-peers" / "verl" / "bin" / "python"
+VERL = ("verl==0.9.1", "tensordict", "pyvers", "cloudpickle", "omegaconf", "antlr4-python3-runtime", "codetiming")
 TOLERANCE = 1.001  # of the largest sum; our search stops within 0.08 % of the bound
 
 
@@ -72,14 +73,15 @@ def test_what_verl_asserts_is_a_named_error(lengths: Any, parts: int, equal: boo
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not PYTHON.exists(), reason="verl's environment is not made; benchmarks/planning.py makes it")
-def test_no_worse_than_verl_in_its_own_environment() -> None:
+@pytest.mark.timeout(300)
+def test_no_worse_than_verl_in_its_own_environment(tmp_path: Path) -> None:
     program = (
         "import json, sys; from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions as f; "
         "print(json.dumps([f(c['lengths'], c['partitions'], c['equal_size']) for c in json.load(sys.stdin)]))"
     )
+    python = python_with(tmp_path / "verl", *VERL)
     done = subprocess.run(
-        [PYTHON, "-c", program], input=json.dumps(RECORDED["cases"]), capture_output=True, text=True, check=True
+        [python, "-c", program], input=json.dumps(RECORDED["cases"]), capture_output=True, text=True, check=True
     )
     for case, theirs in zip(RECORDED["cases"], json.loads(done.stdout.splitlines()[-1]), strict=True):
         assert sums(case["lengths"], theirs) == case["sums"]

@@ -19,7 +19,7 @@ _WEIGHTS = ("*.safetensors", "*.bin")
 def build_model(settings: SFTSettings) -> nn.Module:
     """The model of a run on the CPU, weights in float32 (float64 for checks).
 
-    A folder without weight files gives random weights that depend on the seed alone.
+    Adapters, and the weights where the folder has no weight files, are random and depend on the seed alone.
 
     Raises:
         UnknownModelError: the folder is no vision-language model.
@@ -29,7 +29,9 @@ def build_model(settings: SFTSettings) -> nn.Module:
     core: Any = model.model
     if settings.recompute:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    adapted = with_adapters(model, settings.lora)
+    with torch.random.fork_rng():  # adapters are drawn
+        torch.manual_seed(settings.seed)
+        adapted = with_adapters(model, settings.lora)
     if settings.freeze_vision:
         core.visual.requires_grad_(False)
     return adapted
