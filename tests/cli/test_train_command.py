@@ -84,7 +84,7 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "trimtab", "train", "sft", f"model={folder / 'model'}"]
     command += [f"data=[{folder / 'train.jsonl'}]", f"table={folder / 'train.parquet'}", f"runs={folder / 'runs'}"]
     command += ["name=run", "samples_per_step=6", "dtype=float64", *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float = 90) -> None:
@@ -94,12 +94,22 @@ def wait_for(condition: Callable[[], bool], timeout_s: float = 90) -> None:
         time.sleep(0.05)
 
 
-def ranks_of(process: subprocess.Popen[str]) -> list[int]:
-    """The rank processes: children of the fork server, which is a child of the command."""
+def processes() -> list[tuple[int, int, str]]:
+    """Process, parent and command line of all."""
     listing = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
-    rows = [line.split(maxsplit=2) for line in listing.splitlines()]
-    servers = {int(pid) for pid, parent, args in rows if int(parent) == process.pid and "forkserver" in args}
-    return [int(pid) for pid, parent, _ in rows if int(parent) in servers]
+    rows = (line.split(maxsplit=2) for line in listing.splitlines())
+    return [(int(pid), int(parent), args) for pid, parent, args in rows]
+
+
+def fork_servers_of(process: subprocess.Popen[str]) -> set[int]:
+    """Children of the command that fork its ranks."""
+    return {pid for pid, parent, args in processes() if parent == process.pid and "forkserver" in args}
+
+
+def ranks_of(process: subprocess.Popen[str]) -> list[int]:
+    """The rank processes."""
+    servers = fork_servers_of(process)
+    return [pid for pid, parent, _ in processes() if parent in servers]
 
 
 @pytest.mark.slow
@@ -117,6 +127,18 @@ def test_a_signal_leaves_a_checkpoint_to_resume_from(tmp_path: Path) -> None:
     _, said = again.communicate(timeout=90)
     assert again.returncode == 0, said
     assert len(steps.read_text().splitlines()) == done + 1
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_modules_load_ends_quietly(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    process = start(tmp_path, "steps=200")
+    wait_for(lambda: bool(fork_servers_of(process)))
+    time.sleep(0.5)  # it imports by now; ranks start much later
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def launch(train: Train, settings: Any) -> int:
         return run_rank(train, settings)
     context = multiprocessing.get_context("forkserver")  # imports once for all ranks, and never touches CUDA
     context.set_forkserver_preload(list(_PRELOAD))
-    ensure_running()
+    _start_fork_server()
     children = _Children(context, settings.ranks or _default_ranks(), (train, settings))
     previous = {number: signal.signal(number, children.pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -75,6 +75,15 @@ def run_rank(train: Train, settings: Any) -> int:
     done = train(settings, ranks)
     dist.destroy_process_group()
     return 0 if done else STOPPED
+
+
+def _start_fork_server() -> None:
+    """Start the process ranks are forked from; it ignores Ctrl-C while it imports, since this process answers that."""
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited
+    try:
+        ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 class _Children:
