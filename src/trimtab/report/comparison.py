@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
+import numpy as np
+
 from trimtab.errors import MetadataError
 from trimtab.report.prediction import rank_error_of
 from trimtab.schema.reports import StepReport
@@ -52,12 +54,14 @@ class Comparison:
         steps: step numbers compared, the first ones (process warm-up) left out.
         balanced, baseline: their summaries.
         speedup: median over steps of baseline time / balanced time, paired by step.
+        speedup_quartiles: of the same; a machine busy with other work spreads them.
     """
 
     steps: list[int]
     balanced: RunSummary
     baseline: RunSummary
     speedup: float
+    speedup_quartiles: tuple[float, float]
 
     def to_json(self) -> dict[str, Any]:
         """What ``summary.json`` holds."""
@@ -66,7 +70,13 @@ class Comparison:
             "balanced": self.balanced.to_json(),
             "baseline": self.baseline.to_json(),
             "speedup": round(self.speedup, 4),
+            "speedup_quartiles": [round(factor, 4) for factor in self.speedup_quartiles],
         }
+
+    def said(self) -> str:
+        """How much faster, and how sure that is."""
+        low, high = self.speedup_quartiles
+        return f"{self.speedup:.2f}x as fast, paired by step ({low:.2f}x to {high:.2f}x in the middle half)"
 
 
 def compare(balanced: Sequence[StepReport], baseline: Sequence[StepReport]) -> Comparison:
@@ -87,11 +97,14 @@ def compare(balanced: Sequence[StepReport], baseline: Sequence[StepReport]) -> C
                 f"step {one.step} has {one.samples} samples of {one.tokens} tokens in one run and {other.samples} of "
                 f"{other.tokens} in the other; compare runs over the same table and seed"
             )
+    factors = [other.step_ms / one.step_ms for one, other in pairs]
+    low, high = np.quantile(factors, (0.25, 0.75)).tolist()
     return Comparison(
         steps=[one.step for one, _ in pairs],
         balanced=summarise([one for one, _ in pairs]),
         baseline=summarise([other for _, other in pairs]),
-        speedup=median(other.step_ms / one.step_ms for one, other in pairs),
+        speedup=median(factors),
+        speedup_quartiles=(low, high),
     )
 
 

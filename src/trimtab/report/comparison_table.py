@@ -35,7 +35,7 @@ def summary_rows(runs: Mapping[str, RunSummary]) -> list[list[str]]:
 def comparison_table(comparison: Comparison) -> Table:
     """Medians of both runs side by side."""
     count = len(comparison.steps)
-    table = Table(title=f"medians over {count} steps; balanced is {comparison.speedup:.2f}x as fast, paired by step")
+    table = Table(title=f"medians over {count} steps; balanced is {comparison.said()}")
     table.add_column("")
     table.add_column("baseline", justify="right")
     table.add_column("balanced", justify="right")

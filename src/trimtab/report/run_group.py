@@ -74,8 +74,7 @@ def speedups(runs: Sequence[Run]) -> dict[str, tuple[float | None, str]]:
             continue
         found[run.name] = (
             both.speedup,
-            f"{run.name} is {both.speedup:.2f}x as fast as {reference.name}: median over {len(both.steps)} steps, "
-            "paired by step.",
+            f"Against {reference.name}, {run.name} is {both.said()}; median over {len(both.steps)} steps.",
         )
     return found
 
