@@ -76,7 +76,7 @@ class WholeVisuals:
                 answer.set_result(DecodedMedia(arrived.result().patches[first:last], arrived.result().decoded))
 
         lease.answer.add_done_callback(cut)
-        return MediaLease(request, answer, lease.release)
+        return replace(lease, request=request, answer=answer)
 
     def transport(self) -> Transport:
         """What was carried."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,13 @@ from typing import Any
 import av
 import numpy as np
 import skimage
+from tests.chat_tokenizer import chat_tokenizer
 
 from trimtab.families.registry import family_for
 from trimtab.loader.executors.decode_task import DecodeTask, MediaRequest, Patches
+from trimtab.loader.media_reader import MediaReader, open_media_reader
+from trimtab.loader.scan import Scanner
+from trimtab.loader.sources import open_dataset
 from trimtab.media.patches import read_patches
 from trimtab.media.visual import describe
 from trimtab.schema.metadata import VisualKind
@@ -49,3 +54,19 @@ def ask(task: DecodeTask, frames: tuple[int, int] | None = None, *, step: int = 
 def plain(request: MediaRequest) -> Patches:
     """What one process that reads just the requested frames gets."""
     return read_patches(request.task.visual, GEOMETRY, request.frame_start, request.frame_stop)
+
+
+def scanned(folder: Path) -> MediaReader:
+    """Five samples on disk and scanned: two of one clip, a photo, two other clips, one without a visual."""
+    clips = [write_clip(folder / f"{n}.mp4", frames=8 * (n + 1)).name for n in range(3)]
+    shown = [["video", clips[0]], ["image", str(PHOTO)], ["video", clips[1]], ["video", clips[2]], None]
+    records = []
+    for row, entry in enumerate(shown):
+        kind, source = entry or ("image", str(PHOTO))
+        content = f"<{kind}>" * (2 if row == 0 else entry is not None) + "What is it?"
+        turns = [{"role": "user", "content": content}, {"role": "assistant", "content": "A clip."}]
+        records.append({"messages": turns, f"{kind}s": [source] * content.count("<")})
+    data = folder / "d.jsonl"
+    data.write_text("".join(json.dumps(record) + "\n" for record in records))
+    scanner = Scanner(tokenizer=chat_tokenizer(), family=family_for("qwen2_5_vl"), geometry=GEOMETRY)
+    return open_media_reader(scanner.scan(open_dataset(data)).table, data)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -19,9 +20,9 @@ import ray
 from ray.cluster_utils import Cluster
 from tests.loader.media_cases import PHOTO, ask, plain, whole, write_clip
 
-from trimtab.errors import MediaError
+from trimtab.errors import LoaderError, MediaError
 from trimtab.loader.executors.decode_task import DecodeTask
-from trimtab.loader.executors.protocol import MediaLease
+from trimtab.loader.executors.protocol import MediaLease, release_when_dropped
 from trimtab.loader.executors.ray_cluster import NAMESPACE, start_embedded
 from trimtab.loader.executors.ray_executor import RayExecutor, start_dispatcher
 
@@ -58,6 +59,33 @@ def equal(folder: Path) -> None:
     assert sum(lease.answer.result().decoded for lease in leases) == 2
     with pytest.raises(MediaError, match=r"1\.mp4"):
         executor.request(ask(gone)).answer.result(timeout=ANSWER_S)
+    executor.close()
+
+
+def own_loop(folder: Path) -> None:
+    """Nothing fits the budget; requests are dropped, waited for out of order, released early, made too late."""
+    start_embedded(workers=2, budget_bytes=BUDGET)
+    executor, _ = open_executor(2, budget_bytes=0)
+    tasks = clips(folder, 4)
+    first, second, third = (executor.request(ask(task, step=step)) for step, task in enumerate(tasks[:3]))
+    third.hurry()
+    check([third])
+    assert len(first.answer.result(timeout=ANSWER_S).patches)
+    second.release()
+    with pytest.raises(LoaderError, match="released before it was answered"):
+        second.answer.result(timeout=ANSWER_S)
+    later = executor.request(ask(tasks[3], step=3))
+    owner = {"dropped"}
+    release_when_dropped(owner, [first])
+    del owner
+    check([later])
+    open_at_the_end = executor.request(ask(whole(PHOTO)))
+    executor.close()
+    for late in (open_at_the_end, executor.request(ask(tasks[0]))):
+        with contextlib.suppress(LoaderError):
+            late.answer.result(timeout=5)
+    with pytest.raises(LoaderError, match="was ended"):
+        executor.request(ask(tasks[0])).answer.result(timeout=5)
     executor.close()
 
 
@@ -123,7 +151,7 @@ def full(folder: Path) -> None:
 
 
 SCENARIOS: dict[str, Callable[[Path], None]] = {
-    scenario.__name__: scenario for scenario in (equal, killed, stopped, node_lost, full)
+    scenario.__name__: scenario for scenario in (equal, own_loop, killed, stopped, node_lost, full)
 }
 
 if __name__ == "__main__":

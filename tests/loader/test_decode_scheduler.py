@@ -44,6 +44,19 @@ def test_earlier_steps_come_first_then_longer_items() -> None:
     assert [decode(plan) for _ in range(4)] == ["long", "short", "b1", None]
 
 
+def test_what_somebody_waits_for_comes_first_and_beyond_the_budget() -> None:
+    plan = scheduler(1)
+    for lease, name in enumerate("abcd"):
+        plan.want(lease, ask(name, step=lease))
+    assert [decode(plan), decode(plan)] == ["a", None], "later steps wait for the first to be released"
+    plan.hurry(2)
+    assert [decode(plan), decode(plan)] == ["c", None]
+    plan.release(2)
+    plan.want(4, ask("c", step=4))
+    assert decode(plan) is None, "whoever asks later does not inherit the hurry"
+    plan.hurry(99)
+
+
 def test_what_no_request_needs_is_evicted_the_least_recently_used_first() -> None:
     plan = scheduler(2)
     for lease, name in enumerate("ab"):

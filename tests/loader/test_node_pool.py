@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -170,6 +171,41 @@ def test_an_unexpected_error_is_an_answer_too(tmp_path: Path) -> None:
         with pytest.raises(MediaError, match=r"a\.mp4: decoding ended in RuntimeError: no luck"):
             lease.answer.result(timeout=60)
         pool.close()
+
+
+def test_an_unexpected_error_leaves_no_memory_behind(tmp_path: Path) -> None:
+    tasks = [whole(write_clip(tmp_path / f"{n}.mp4"), "video") for n in range(4)]
+    process = mock.Mock(alive=True)
+    process.decode.side_effect = RuntimeError("no luck")
+    with mock.patch("trimtab.loader.executors.node_pool.DecodeProcess", return_value=process):
+        pool = NodePool(1, budget_bytes=1 << 30, item_timeout_s=30)
+        leases = [pool.request(ask(task)) for task in tasks]
+        for lease in leases:
+            with pytest.raises(MediaError, match="no luck"):
+                lease.answer.result(timeout=60)
+        pool.close()
+    assert process.kill.call_count >= len(tasks), "a process in an unknown state takes no other task"
+    assert not _shared_memories()
+
+
+def test_an_answer_that_cannot_be_mapped_is_an_error_and_leaves_no_memory_behind(tmp_path: Path) -> None:
+    pool = NodePool(1, budget_bytes=0, item_timeout_s=30)
+    with mock.patch("trimtab.loader.executors.shared_memory._map", side_effect=OSError(12, "no memory")):
+        lease = pool.request(ask(whole(write_clip(tmp_path / "a.mp4"), "video")))
+        with pytest.raises(LoaderError, match=r"a\.mp4: its patches cannot be mapped"):
+            lease.answer.result(timeout=60)
+    lease.release()
+    assert not _shared_memories()
+    pool.close()
+
+
+def _shared_memories() -> list[str]:
+    """Shared memory this process has open."""
+    names = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            names.append(os.readlink(descriptor))
+    return [name for name in names if "trimtab-patches" in name]
 
 
 def _decoders() -> list[int]:

@@ -2,44 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from tests.chat_tokenizer import chat_tokenizer
-from tests.loader.media_cases import GEOMETRY, PHOTO, write_clip
+from tests.loader.media_cases import GEOMETRY, scanned
 
 from trimtab.errors import MediaError, MetadataError
-from trimtab.families.registry import family_for
 from trimtab.loader.executors.node_pool import NodePool
-from trimtab.loader.media_reader import MediaReader, open_media_reader
+from trimtab.loader.media_reader import MediaReader
 from trimtab.loader.pixel_reader import PixelReader
 from trimtab.loader.placeholder import concatenate
 from trimtab.loader.proxy_batch import PIXELS, TOKENS
 from trimtab.loader.proxy_loader import ProxyDataLoader
-from trimtab.loader.scan import Scanner
-from trimtab.loader.sources import open_dataset
 from trimtab.media.patches import read_patches
 
 
 @pytest.fixture(scope="module")
 def media(tmp_path_factory: pytest.TempPathFactory) -> MediaReader:
-    folder = tmp_path_factory.mktemp("pixels")
-    clips = [write_clip(folder / f"{n}.mp4", frames=8 * (n + 1)).name for n in range(3)]
-    shown = [["video", clips[0]], ["image", str(PHOTO)], ["video", clips[1]], ["video", clips[2]], None]
-    records = []
-    for row, entry in enumerate(shown):
-        kind, source = entry or ("image", str(PHOTO))
-        content = f"<{kind}>" * (2 if row == 0 else entry is not None) + "What is it?"
-        turns = [{"role": "user", "content": content}, {"role": "assistant", "content": "A clip."}]
-        records.append({"messages": turns, f"{kind}s": [source] * content.count("<")})
-    data = folder / "d.jsonl"
-    data.write_text("".join(json.dumps(record) + "\n" for record in records))
-    scanner = Scanner(tokenizer=chat_tokenizer(), family=family_for("qwen2_5_vl"), geometry=GEOMETRY)
-    return open_media_reader(scanner.scan(open_dataset(data)).table, data)
+    return scanned(tmp_path_factory.mktemp("pixels"))
 
 
 @pytest.fixture(scope="module")

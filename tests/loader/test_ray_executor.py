@@ -54,7 +54,7 @@ def test_patches_equal_the_plain_pipelines_and_home_stays_clean(tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.timeout(450)
-@pytest.mark.parametrize("name", ["killed", "stopped", "full"])
+@pytest.mark.parametrize("name", ["own_loop", "killed", "stopped", "full"])
 def test_every_request_is_answered_when(tmp_path: Path, name: str) -> None:
     run_scenario(name, tmp_path)
 

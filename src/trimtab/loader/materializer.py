@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trimtab.errors import MediaError, TrimtabError
 from trimtab.loader.executors.decode_task import DecodeTask, MediaRequest, Patches
-from trimtab.loader.executors.protocol import MediaExecutor, MediaLease
+from trimtab.loader.executors.protocol import MediaExecutor, MediaLease, hurry_all, release_when_dropped
 from trimtab.schema.geometry import VisionGeometry
 from trimtab.schema.metadata import BatchMetadata
 from trimtab.schema.plans import StepPlan
@@ -32,7 +32,7 @@ class TaskSource(Protocol):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PendingMedia:
-    """Media that was asked for.
+    """Media that was asked for; what is decoded for it is held until it is released, or nobody refers to it.
 
     Attributes:
         plan, batch: of the step.
@@ -44,6 +44,9 @@ class PendingMedia:
     batch: BatchMetadata
     leases: Mapping[int, MediaLease]
     failed: Mapping[int, TrimtabError]
+
+    def __post_init__(self) -> None:
+        release_when_dropped(self, self.leases.values())
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -103,8 +106,9 @@ class Materializer:
         """Wait for what was asked for; what cannot be decoded is listed, not raised.
 
         Raises:
-            LoaderError: the executor has ended.
+            LoaderError: the executor has ended, or the media was released before it was there.
         """
+        hurry_all(pending.leases.values())
         patches, bad, decoded = dict[int, Patches](), dict[int, str](), 0
         for unit, problem in pending.failed.items():
             bad.setdefault(self._row(pending, unit), str(problem))

@@ -10,7 +10,7 @@ import torch
 
 from trimtab.errors import MetadataError
 from trimtab.loader.executors.decode_task import MediaRequest, Patches
-from trimtab.loader.executors.protocol import MediaExecutor, MediaLease
+from trimtab.loader.executors.protocol import MediaExecutor, MediaLease, hurry_all, release_when_dropped
 from trimtab.loader.media_reader import MediaReader
 from trimtab.loader.placeholder import Placeholder
 from trimtab.loader.proxy_batch import PIXELS
@@ -18,7 +18,9 @@ from trimtab.loader.proxy_batch import PIXELS
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PendingPixels:
-    """Pixels that were asked for.
+    """Pixels that were asked for; what is decoded for them is held until ``get``, ``release`` or nobody refers to them.
+
+    As a context manager it releases them at its end.
 
     Attributes:
         placeholder: what they are.
@@ -29,6 +31,20 @@ class PendingPixels:
     placeholder: Placeholder
     leases: tuple[MediaLease, ...]
     cuts: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        release_when_dropped(self, self.leases)
+
+    def __enter__(self) -> PendingPixels:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """They are no longer wanted; may be called again, and after ``get``."""
+        for lease in self.leases:
+            lease.release()
 
 
 class PixelReader:
@@ -53,27 +69,26 @@ class PixelReader:
         """
         if placeholder.name != PIXELS:
             raise MetadataError(f"{placeholder.name} is no tensor of pixels; ask for {PIXELS}")
-        leases, cuts = [], []
-        for request, cut in self._parts(placeholder, step):
-            leases.append(self._executor.request(request))
-            cuts.append(cut)
+        parts = list(self._parts(placeholder, step))  # before anything is asked for: it may raise
+        leases = [self._executor.request(request) for request, _ in parts]
+        cuts = [cut for _, cut in parts]
         return PendingPixels(placeholder=placeholder, leases=tuple(leases), cuts=tuple(cuts))
 
     def get(self, pending: PendingPixels) -> torch.Tensor:
-        """Wait; float32 of the placeholder's shape.
+        """Wait; float32 of the placeholder's shape. What is waited for comes first, whatever its step.
 
         Raises:
             MediaError: a file cannot be decoded; names it.
-            LoaderError: the executor has ended.
+            LoaderError: the executor has ended, or the pixels were released before they were there.
         """
+        hurry_all(pending.leases)
         try:
             parts: list[Patches] = [np.zeros((0, *pending.placeholder.row_shape), dtype=np.float32)]
             for lease, (first, last) in zip(pending.leases, pending.cuts, strict=True):
                 parts.append(lease.answer.result().patches[first:last])
             return torch.from_numpy(np.concatenate(parts))
         finally:
-            for lease in pending.leases:
-                lease.release()
+            pending.release()
 
     def _parts(self, placeholder: Placeholder, step: int) -> Iterator[tuple[MediaRequest, tuple[int, int]]]:
         table = self._media.table

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trimtab.errors import SettingsError
-from trimtab.schema.setting_checks import check_least
+from trimtab.schema.setting_checks import check_positive, check_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,7 @@ class LoaderSettings:
             SettingsError: a number is out of range.
         """
         for name, least in (("workers", 1), ("prefetch", 1), ("cache_mb", 0)):
-            check_least(f"loader.{name}", getattr(self, name), least)
+            check_whole(f"loader.{name}", getattr(self, name), least)
         if self.ray_address is not None and self.executor != "ray":
             raise SettingsError(f"loader.ray_address={self.ray_address} needs loader.executor=ray")
-        if self.item_timeout_s <= 0:
-            raise SettingsError(f"loader.item_timeout_s={self.item_timeout_s} must be positive")
+        check_positive("loader.item_timeout_s", self.item_timeout_s)

@@ -1,7 +1,8 @@
-"""The check that most settings share."""
+"""The checks that most settings share."""
 
 from __future__ import annotations
 
+import math
 import numbers
 
 from trimtab.errors import SettingsError
@@ -31,3 +32,13 @@ def check_whole(name: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise SettingsError(f"{name}={value!r} must be a whole number")
     check_least(name, int(value), least)
+
+
+def check_positive(name: str, value: float) -> None:
+    """Refuse a setting that is not a finite number above 0.
+
+    Raises:
+        SettingsError: names the setting and its value.
+    """
+    if not 0 < value < math.inf:
+        raise SettingsError(f"{name}={value} must be positive and finite")

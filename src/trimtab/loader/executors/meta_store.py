@@ -23,6 +23,7 @@ class StoredRun(Generic[Place]):
         place: where it lies once it is ready.
         holder: the process or node that decodes or holds it.
         attempts: times it was begun.
+        hurried: somebody waits for it.
     """
 
     task: DecodeTask
@@ -32,6 +33,7 @@ class StoredRun(Generic[Place]):
     place: Place | None = None
     holder: Hashable = None
     attempts: int = 0
+    hurried: bool = False
 
 
 class MetaStore(Generic[Place]):
@@ -117,6 +119,13 @@ class MetaStore(Generic[Place]):
                 self.discard(run)
                 evicted.append(run)
         return evicted
+
+    def clear(self) -> list[StoredRun[Place]]:
+        """Forget everything held; returns what was ready."""
+        ready = [run for run in self._held if run.state == "ready"]
+        for run in list(self._held):
+            self.discard(run)
+        return ready
 
     def held_by(self, holder: Hashable) -> list[StoredRun[Place]]:
         """Runs a process or node decodes or holds."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import queue
 import socket
 import threading
 from collections.abc import Iterable
@@ -12,9 +13,9 @@ from typing import Any
 
 from trimtab.errors import LoaderError, TrimtabError
 from trimtab.loader.executors.decode_task import MediaRequest
-from trimtab.loader.executors.protocol import DecodedMedia, MediaLease, Transport
+from trimtab.loader.executors.protocol import DecodedMedia, MediaLease, Transport, new_answer, released_early
 from trimtab.loader.executors.shared_memory import SharedPatches
-from trimtab.loader.executors.socket_messages import receive_message, send_message
+from trimtab.loader.executors.socket_messages import LeaseNote, receive_message, send_message
 
 
 class NodeClient:
@@ -35,21 +36,30 @@ class NodeClient:
                 f"the decode processes of this machine cannot be reached at {address} ({error}); give all its ranks "
                 "one folder for temporary files"
             ) from error
-        self._sending, self._numbers = threading.Lock(), itertools.count()
+        self._numbers = itertools.count()
+        # a queue, as a finalizer may send: it must neither wait for a lock nor for the other end
+        self._outgoing: queue.SimpleQueue[tuple[int, MediaRequest | LeaseNote] | None] = queue.SimpleQueue()
         self._open: dict[int, Future[DecodedMedia]] = {}
         self._requests = self._moved_bytes = 0
         self._ended = False
-        threading.Thread(target=self._receive, name="decode-client", daemon=True).start()
+        for work in (self._receive, self._send):
+            threading.Thread(target=work, name="decode-client", daemon=True).start()
 
     def request(self, request: MediaRequest) -> MediaLease:
         """Ask for media; does not block."""
         number = next(self._numbers)
-        future: Future[DecodedMedia] = Future()
+        future = new_answer()
         self._open[number] = future
-        self._send(number, request)
+        self._outgoing.put((number, request))
         if self._ended:
             self._fail_open()
-        return MediaLease(request, future, lambda: self._send(number, None))
+        return MediaLease(
+            request,
+            future,
+            release=lambda: self._release(number),
+            hurry=lambda: self._outgoing.put((number, LeaseNote.HURRY)),
+            abandon=lambda: self._outgoing.put((number, LeaseNote.RELEASE)),
+        )
 
     def transport(self) -> Transport:
         """What was mapped so far."""
@@ -60,34 +70,52 @@ class NodeClient:
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
+        self._outgoing.put(None)
 
-    def _send(self, number: int, request: MediaRequest | None) -> None:
-        with self._sending, contextlib.suppress(OSError):  # the receiving thread tells that the other end has gone
-            send_message(self._connection, (number, request))
+    def _release(self, number: int) -> None:
+        self._outgoing.put((number, LeaseNote.RELEASE))
+        unanswered = self._open.pop(number, None)
+        if unanswered is not None:
+            unanswered.set_exception(released_early())
+
+    def _send(self) -> None:
+        while (message := self._outgoing.get()) is not None:
+            with contextlib.suppress(OSError):  # the receiving thread tells that the other end has gone
+                send_message(self._connection, message)
 
     def _receive(self) -> None:
         try:
             while True:
                 (number, answer), descriptor = receive_message(self._connection)
-                self._take(self._open.pop(number), answer, descriptor)
+                self._take(self._open.pop(number, None), answer, descriptor)
         except (EOFError, OSError):
             self._ended = True
             self._fail_open()
 
-    def _take(self, future: Future[DecodedMedia], answer: Any, descriptor: int | None) -> None:
+    def _take(self, future: Future[DecodedMedia] | None, answer: Any, descriptor: int | None) -> None:
         if isinstance(answer, TrimtabError):
-            future.set_exception(answer)
+            if future is not None:
+                future.set_exception(answer)
             return
         assert descriptor is not None
         shape, first, last, decoded = answer
         memory = SharedPatches(descriptor, shape)
-        patches = memory.rows(first, last)
-        memory.close()
+        if future is None:  # released meanwhile
+            memory.close()
+            return
+        try:
+            patches = memory.rows(first, last)
+        except OSError as error:
+            future.set_exception(LoaderError(f"decoded media cannot be mapped ({error}); lower loader.cache_mb"))
+            return
+        finally:
+            memory.close()
         self._requests += 1
         self._moved_bytes += patches.nbytes
         future.set_result(DecodedMedia(patches, decoded))
 
     def _fail_open(self) -> None:
-        while self._open:
-            _, future = self._open.popitem()
-            future.set_exception(LoaderError("the rank that holds this machine's decode processes has ended"))
+        for number in list(self._open):
+            future = self._open.pop(number, None)
+            if future is not None:
+                future.set_exception(LoaderError("the rank that holds this machine's decode processes has ended"))

@@ -10,19 +10,23 @@ import errno
 import itertools
 import resource
 import threading
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable
-from concurrent.futures import Future
 from dataclasses import dataclass
 
 from trimtab.errors import LoaderError, MediaError, TrimtabError
 from trimtab.loader.executors.decode_process import DecodeProcess, DecodeProcessDiedError
 from trimtab.loader.executors.decode_task import MediaRequest
 from trimtab.loader.executors.meta_store import StoredRun
-from trimtab.loader.executors.protocol import DecodedMedia, MediaLease, Transport
+from trimtab.loader.executors.protocol import DecodedMedia, MediaLease, Transport, new_answer, released_early
 from trimtab.loader.executors.scheduler import MAX_ATTEMPTS, DecodeScheduler
 from trimtab.loader.executors.shared_memory import SharedPatches
+from trimtab.schema.setting_checks import check_least, check_positive, check_whole
 
 Run = StoredRun[SharedPatches]
+
+_POLL_S = 0.2
+"""How often an idle decode thread looks for abandoned requests, which cannot wake it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +61,13 @@ class NodePool:
             budget_bytes: decoded media kept; the earliest step's needs may exceed it.
             item_timeout_s: longest time one run may take to decode.
             sharers: ranks that use it.
+
+        Raises:
+            SettingsError: there would be no process, a negative budget or no time.
         """
+        check_whole("workers", workers, 1)
+        check_least("budget_bytes", budget_bytes, 0)
+        check_positive("item_timeout_s", item_timeout_s)
         self.sharers = tuple(sharers)
         self._timeout_s = item_timeout_s
         open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -66,6 +76,7 @@ class NodePool:
         )
         self._answers: dict[Hashable, tuple[Answer, bool]] = {}
         self._ids = itertools.count()
+        self._abandoned: deque[int] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self._requests = self._moved_bytes = 0
@@ -82,19 +93,29 @@ class NodePool:
 
     def request(self, request: MediaRequest) -> MediaLease:
         """Ask for media; does not block."""
-        future: Future[DecodedMedia] = Future()
+        future = new_answer()
 
         def answer(found: MemoryAnswer | TrimtabError) -> None:
             if isinstance(found, TrimtabError):
                 future.set_exception(found)
                 return
-            patches = found.memory.rows(found.first, found.last)
+            try:
+                patches = found.memory.rows(found.first, found.last)
+            except OSError as error:
+                future.set_exception(_not_mapped(request, error))
+                return
             self._requests += 1
             self._moved_bytes += patches.nbytes
             future.set_result(DecodedMedia(patches, found.decoded))
 
         lease = self.ask(request, answer)
-        return MediaLease(request, future, lambda: self.release(lease))
+        return MediaLease(
+            request,
+            future,
+            release=lambda: self.release(lease),
+            hurry=lambda: self.hurry(lease),
+            abandon=lambda: self._abandoned.append(lease),
+        )
 
     def ask(self, request: MediaRequest, answer: Answer) -> int:
         """Register a request; ``answer`` is called once, on any thread, with the pool locked. Returns its lease."""
@@ -113,16 +134,24 @@ class NodePool:
     def release(self, lease: int) -> None:
         """A request's patches have been mapped and used, or are no longer wanted."""
         with self._changed:
-            self._answers.pop(lease, None)
+            answer, _ = self._answers.pop(lease, (None, False))
             _close_memory(self._scheduler.release(lease))
             self._changed.notify_all()
+            if answer is not None:
+                answer(released_early())
+
+    def hurry(self, lease: int) -> None:
+        """Somebody waits for a request's answer."""
+        with self._changed:
+            self._scheduler.hurry(lease)
+            self._changed.notify()
 
     def transport(self) -> Transport:
         """What requests of this process mapped so far."""
         return Transport(self._requests, self._moved_bytes)
 
     def close(self) -> None:
-        """End the processes; open requests fail."""
+        """End the processes and give up what is held; open requests fail, patches already mapped stay."""
         with self._changed:
             self._closed = True
             answers, self._answers = self._answers, {}
@@ -131,6 +160,8 @@ class NodePool:
                 answer(_ended())
         for thread in self._threads:
             thread.join(timeout=10)
+        with self._changed:
+            _close_memory(self._scheduler.store.clear())
 
     def _serve(self) -> None:
         process: DecodeProcess | None = None
@@ -142,6 +173,8 @@ class NodePool:
                     self._decode(process, run)
                 except Exception as error:  # whatever it is, those who asked are told instead of waiting for ever
                     self._fail(run, _unexpected(run, error))
+                    if process is not None:
+                        process.kill()  # it may still be at it, and answer later
         finally:
             if process is not None:
                 process.kill()
@@ -149,19 +182,25 @@ class NodePool:
     def _next_run(self) -> Run | None:
         with self._changed:
             while not self._closed:
+                while self._abandoned:
+                    self.release(self._abandoned.popleft())
                 chosen = self._scheduler.next_run()
                 if chosen is not None:
                     run, evicted = chosen
                     _close_memory(evicted)
                     return run
-                self._changed.wait()
+                self._changed.wait(_POLL_S)
         return None
 
     def _decode(self, process: DecodeProcess, run: Run) -> None:
-        memory = None
+        memory, is_kept = None, False
         try:
             memory = SharedPatches.allocate(run.task.shape)
             process.decode(run.task, memory, timeout_s=self._timeout_s, cancelled=lambda: self._closed)
+            with self._changed:
+                self.decodes += 1
+                answered, is_kept = self._scheduler.ready(run, memory), True
+                self._answer(run, answered)
         except (MediaError, OSError) as error:
             self._fail(run, error if isinstance(error, MediaError) else _no_memory(run, error))
         except DecodeProcessDiedError:
@@ -170,13 +209,9 @@ class NodePool:
                 self._changed.notify()
             if not again:
                 self._fail(run, _deadly(run))
-        else:
-            with self._changed:
-                self.decodes += 1
-                self._answer(run, self._scheduler.ready(run, memory))
-            return
-        if memory is not None:
-            memory.close()
+        finally:
+            if memory is not None and not is_kept:
+                memory.close()
 
     def _answer(self, run: Run, requests: Iterable[tuple[Hashable, MediaRequest]]) -> None:
         assert run.place is not None
@@ -191,6 +226,7 @@ class NodePool:
                 answer, _ = self._answers.pop(lease, (None, False))
                 if answer is not None:
                     answer(error)
+            _close_memory([run])
             self._changed.notify_all()
 
 
@@ -210,6 +246,13 @@ def _no_memory(run: Run, error: OSError) -> MediaError:
         remedy = "raise the limit of open files (ulimit -n) above twice the visuals of a step"
     size = f"{run.task.nbytes / 2**20:.0f} MiB"
     return MediaError(f"{run.task.visual.source}: {size} of shared memory cannot be had ({error}); {remedy}")
+
+
+def _not_mapped(request: MediaRequest, error: OSError) -> LoaderError:
+    return LoaderError(
+        f"{request.task.visual.source}: its patches cannot be mapped into this process ({error}); lower "
+        "loader.cache_mb or loader.prefetch, or raise the machine's vm.max_map_count"
+    )
 
 
 def _unexpected(run: Run, error: Exception) -> MediaError:

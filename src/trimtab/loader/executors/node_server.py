@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trimtab.errors import TrimtabError
 from trimtab.loader.executors.node_pool import MemoryAnswer, NodePool
-from trimtab.loader.executors.socket_messages import receive_message, send_message
+from trimtab.loader.executors.socket_messages import LeaseNote, receive_message, send_message
 
 
 class NodeServer:
@@ -57,11 +57,13 @@ class NodeServer:
         leases: dict[int, int] = {}
         try:
             while True:
-                (number, request), _ = receive_message(client)
-                if request is not None:
-                    leases[number] = self._pool.ask(request, _answerer(client, sending, number))
-                elif number in leases:
-                    self._pool.release(leases.pop(number))
+                (number, message), _ = receive_message(client)
+                if message is LeaseNote.RELEASE:
+                    self._pool.release(leases.pop(number, -1))
+                elif message is LeaseNote.HURRY:
+                    self._pool.hurry(leases.get(number, -1))
+                else:
+                    leases[number] = self._pool.ask(message, _answerer(client, sending, number))
         except (EOFError, OSError):
             pass  # the rank has gone
         finally:

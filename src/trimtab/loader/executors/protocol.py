@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
+from trimtab.errors import LoaderError
 from trimtab.loader.executors.decode_task import MediaRequest, Patches
 
 
@@ -29,13 +31,47 @@ class MediaLease:
 
     Attributes:
         request: what was asked for.
-        answer: its future; a MediaError where the media cannot be decoded.
+        answer: its future; a MediaError where the media cannot be decoded, a LoaderError where the executor was closed
+            or the lease released before.
         release: the patches have been used; may be called at any time, and again.
+        hurry: somebody waits for the answer: it comes next, beyond the budget where what is held leaves no room.
+        abandon: as ``release``, but takes no lock, so that a finalizer may call it; it takes effect soon after.
     """
 
     request: MediaRequest
     answer: Future[DecodedMedia]
     release: Callable[[], None]
+    hurry: Callable[[], None]
+    abandon: Callable[[], None]
+
+
+def hurry_all(leases: Iterable[MediaLease]) -> None:
+    """Hurry what is not yet answered: waiting for it in whatever order then ends."""
+    for lease in leases:
+        if not lease.answer.done():
+            lease.hurry()
+
+
+def release_when_dropped(owner: object, leases: Iterable[MediaLease]) -> None:
+    """Release the leases at the latest when nobody refers to their owner any more; they must not refer to it."""
+    weakref.finalize(owner, _abandon, tuple(leases)).atexit = False
+
+
+def _abandon(leases: tuple[MediaLease, ...]) -> None:
+    for lease in leases:
+        lease.abandon()
+
+
+def new_answer() -> Future[DecodedMedia]:
+    """The future of a request; it cannot be cancelled, only its lease released."""
+    answer: Future[DecodedMedia] = Future()
+    answer.set_running_or_notify_cancel()
+    return answer
+
+
+def released_early() -> LoaderError:
+    """Why a request is not answered."""
+    return LoaderError("the request was released before it was answered; ask for it again")
 
 
 @dataclass(frozen=True, slots=True)

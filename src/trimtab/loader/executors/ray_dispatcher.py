@@ -41,6 +41,9 @@ class RayAnswer:
     decoded: bool = False
 
 
+_RELEASED = RayAnswer("the request was released before it was answered", is_fatal=True)
+
+
 class Dispatcher:
     """Runs on rank 0's node; all methods are coroutines of one loop, so nothing here needs a lock."""
 
@@ -56,18 +59,24 @@ class Dispatcher:
         self._busy: set[int] = set()
         self._given_up: set[int] = set()
         self._answers: dict[Hashable, asyncio.Future[RayAnswer]] = {}
+        self._early: dict[Hashable, set[str]] = {}  # Ray may deliver what was sent after a request before it
         self._asking_nodes: dict[StoredRun[Any], str] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._decodes: Counter[str] = Counter()
         self._started = False
 
-    async def want(self, lease: Hashable, request: MediaRequest, node: str) -> RayAnswer:
+    async def want(self, lease: Hashable, request: MediaRequest, node: str, hurried: bool) -> RayAnswer:
         """Answer once the request's patches are decoded, wherever they are."""
         if not self._started:
             self._started = True
             for number in range(len(self._preprocessors)):
                 self._spawn(self._await_start(number))
+        early = self._early.pop(lease, set())
+        if "release" in early:
+            return _RELEASED
         run, is_new = self._scheduler.want(lease, request)
+        if hurried or "hurry" in early:
+            self._scheduler.hurry(lease)
         if run.state != "ready":
             self._asking_nodes.setdefault(run, node)
             self._answers[lease] = asyncio.get_running_loop().create_future()
@@ -78,9 +87,21 @@ class Dispatcher:
                 return answer
         return RayAnswer(reference=(self._part(run, request),), decoded=is_new)
 
-    async def release(self, lease: Hashable) -> None:
-        """A request's answer has been used, or is no longer wanted."""
+    async def release(self, lease: Hashable, answered: bool) -> None:
+        """A request is no longer wanted; ``answered`` tells that its answer had arrived."""
+        if not answered and not self._scheduler.knows(lease):
+            self._early.setdefault(lease, set()).add("release")
+            return
         self._scheduler.release(lease)
+        self._answer(lease, _RELEASED)
+        self._assign()
+
+    async def hurry(self, lease: Hashable) -> None:
+        """Somebody waits for a request's answer."""
+        if not self._scheduler.knows(lease):
+            self._early.setdefault(lease, set()).add("hurry")
+            return
+        self._scheduler.hurry(lease)
         self._assign()
 
     async def forget(self, lease: Hashable) -> None:

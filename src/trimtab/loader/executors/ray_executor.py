@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import ray
@@ -21,7 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trimtab.errors import LoaderError, MediaError
 from trimtab.loader.executors.decode_task import MediaRequest
-from trimtab.loader.executors.protocol import DecodedMedia, MediaLease, Transport
+from trimtab.loader.executors.protocol import DecodedMedia, MediaLease, Transport, new_answer, released_early
 from trimtab.loader.executors.ray_cluster import NAMESPACE
 from trimtab.loader.executors.ray_dispatcher import Dispatcher, RayAnswer
 
@@ -34,10 +35,11 @@ class _Open:
     """A request under way; each attempt has its own lease."""
 
     request: MediaRequest
-    answer: Future[DecodedMedia] = field(default_factory=Future)
+    answer: Future[DecodedMedia] = field(default_factory=new_answer)
     attempts: int = 0
     lease: tuple[str, int] | None = None
     decoded: bool = False
+    is_hurried: bool = False
     is_released: bool = False
 
 
@@ -58,6 +60,7 @@ class RayExecutor:
         self._node = ray.get_runtime_context().get_node_id()
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._open: set[_Open] = set()
+        self._closing, self._closed = threading.Lock(), False
         self._requests = self._moved_bytes = 0
         self._thread = threading.Thread(target=self._handle_events, name="ray-media", daemon=True)
         self._thread.start()
@@ -65,19 +68,33 @@ class RayExecutor:
     def request(self, request: MediaRequest) -> MediaLease:
         """Ask for media; does not block."""
         opened = _Open(request)
-        self._events.put(lambda: self._begin(opened))
-        return MediaLease(request, opened.answer, lambda: self._events.put(lambda: self._release(opened)))
+        with self._closing:
+            if self._closed:
+                self._finish(opened, _ended())
+            else:
+                self._open.add(opened)
+                self._events.put(lambda: self._begin(opened))
+
+        def release() -> None:
+            self._events.put(lambda: self._release(opened))
+
+        hurry = partial(self._events.put, lambda: self._hurry(opened))
+        return MediaLease(request, opened.answer, release=release, hurry=hurry, abandon=release)
 
     def transport(self) -> Transport:
         """What arrived at this rank so far."""
         return Transport(self._requests, self._moved_bytes)
 
     def close(self) -> None:
-        """Leave; open requests fail."""
+        """Leave; open requests fail, and so does whatever is asked later."""
+        with self._closing:
+            was_closed, self._closed = self._closed, True
+        if was_closed:
+            return
         self._events.put(None)
         self._thread.join(timeout=10)
         for opened in list(self._open):
-            self._finish(opened, LoaderError("loading was ended before the request was answered"))
+            self._finish(opened, _ended())
         self._on_close()
 
     def _handle_events(self) -> None:
@@ -85,13 +102,11 @@ class RayExecutor:
             event()
 
     def _begin(self, opened: _Open) -> None:
-        if opened.is_released:
-            self._finish(opened, LoaderError("the request was released before it was answered"))
+        if opened.answer.done():
             return
-        self._open.add(opened)
         opened.attempts += 1
         opened.lease = (self._client, next(self._numbers))
-        asked = self._dispatcher.want.remote(opened.lease, opened.request, self._node)
+        asked = self._dispatcher.want.remote(opened.lease, opened.request, self._node, opened.is_hurried)
         self._then(asked, opened, self._located)
 
     def _then(self, reference: Any, opened: _Open, proceed: Callable[[_Open, Any], None]) -> None:
@@ -119,6 +134,8 @@ class RayExecutor:
         self._finish(opened, DecodedMedia(patches, opened.decoded))
 
     def _retry(self, opened: _Open, error: BaseException) -> None:
+        if opened.answer.done():
+            return
         source = opened.request.task.visual.source
         if not isinstance(error, RayError) or opened.attempts >= _ATTEMPTS:
             self._finish(
@@ -134,7 +151,13 @@ class RayExecutor:
         if not opened.is_released:
             opened.is_released = True
             if opened.lease is not None:
-                self._dispatcher.release.remote(opened.lease)
+                self._dispatcher.release.remote(opened.lease, opened.answer.done())
+            self._finish(opened, released_early())
+
+    def _hurry(self, opened: _Open) -> None:
+        opened.is_hurried = True
+        if opened.lease is not None and not opened.answer.done():
+            self._dispatcher.hurry.remote(opened.lease)
 
     def _finish(self, opened: _Open, outcome: DecodedMedia | Exception) -> None:
         self._open.discard(opened)
@@ -144,6 +167,10 @@ class RayExecutor:
             opened.answer.set_exception(outcome)
         else:
             opened.answer.set_result(outcome)
+
+
+def _ended() -> LoaderError:
+    return LoaderError("loading on Ray was ended before the request was answered")
 
 
 def start_dispatcher(*, workers: int, budget_bytes: int, item_timeout_s: float) -> tuple[Any, str]:

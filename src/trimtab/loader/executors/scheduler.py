@@ -34,21 +34,31 @@ class DecodeScheduler(Generic[Place]):
             self.store.add(run)
             self._waiting.append(run)
         run.step = min(run.step, request.step) if run.leases else request.step
+        run.hurried = run.hurried and bool(run.leases)
         run.leases.add(lease)
         self._leased[lease] = request, run
         return run, is_new
 
+    def hurry(self, lease: Hashable) -> None:
+        """Somebody waits for a request."""
+        if lease in self._leased:
+            self._leased[lease][1].hurried = True
+
+    def knows(self, lease: Hashable) -> bool:
+        """Whether a request is registered and neither failed nor released."""
+        return lease in self._leased
+
     def next_run(self) -> tuple[StoredRun[Place], list[StoredRun[Place]]] | None:
         """The run to decode now, marked so, and what was evicted for it; None where nothing waits or fits.
 
-        What the earliest unfinished step needs is decoded even beyond the budget, or that step could never end; later
-        steps wait until requests are released.
+        What somebody waits for comes first. It, and what the earliest unfinished step needs, is decoded even beyond
+        the budget, or the wait could never end; later steps wait until requests are released.
         """
         if not self._waiting:
             return None
-        run = min(self._waiting, key=lambda waiting: (waiting.step, -predicted_decode_ms(waiting.task)))
+        run = min(self._waiting, key=lambda run: (not run.hurried, run.step, -predicted_decode_ms(run.task)))
         earliest = min(request.step for request, _ in self._leased.values())
-        evicted = self.store.hold(run, beyond_budget=run.step <= earliest)
+        evicted = self.store.hold(run, beyond_budget=run.hurried or run.step <= earliest)
         if evicted is None:
             return None
         self._waiting.remove(run)

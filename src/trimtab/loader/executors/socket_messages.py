@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import enum
 import pickle
 import socket
 import struct
 from typing import Any
 
 _LENGTH = struct.Struct("<q")
+
+
+class LeaseNote(enum.Enum):
+    """What a ``NodeClient`` tells a ``NodeServer`` about a request it made."""
+
+    RELEASE = "release"
+    HURRY = "hurry"
 
 
 def send_message(connection: socket.socket, value: Any, descriptor: int | None = None) -> None:
