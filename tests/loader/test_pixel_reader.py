@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,19 @@ def test_slices_equal_the_plain_pipelines_and_need_only_their_frames(
         rtol=0,
         atol=0,
     )
+
+
+def test_another_tables_placeholder_and_rows_that_no_sample_has_are_refused(
+    media: MediaReader, pool: NodePool, tmp_path: Path
+) -> None:
+    reader = PixelReader(media, pool)
+    theirs = next(iter(ProxyDataLoader(scanned(tmp_path).table, batch_size=5))).tensors[PIXELS]
+    with pytest.raises(MetadataError, match="another metadata table"):
+        reader.request(theirs, step=0)
+    own = next(iter(ProxyDataLoader(media.table, batch_size=5))).tensors[PIXELS]
+    beyond = replace(own.take([0]), start=np.array([0]), stop=np.array([10**6]))
+    with pytest.raises(MetadataError, match="the placeholder describes"):
+        reader.get(reader.request(beyond, step=0))
 
 
 def test_other_tensors_and_files_that_are_gone_are_named(media: MediaReader, pool: NodePool) -> None:

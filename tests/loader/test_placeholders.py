@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from trimtab.errors import MetadataError
+from trimtab.errors import CheckpointError, MetadataError, SettingsError
 from trimtab.families.registry import family_for
 from trimtab.loader.placeholder import Placeholder, concatenate
 from trimtab.loader.proxy_batch import PIXELS, ProxyBatch, concatenate_batches
@@ -30,6 +30,7 @@ def whole() -> Placeholder:
         name="x",
         dtype=torch.float32,
         row_shape=(2,),
+        table="t",
         sample=np.arange(count),
         start=np.zeros(count, dtype=np.int64),
         stop=np.array(LENGTHS),
@@ -85,7 +86,7 @@ def test_a_fake_has_shape_and_dtype_and_joins_its_kind() -> None:
 
 
 def test_tensors_of_different_kinds_are_not_concatenated() -> None:
-    other = Placeholder(**{**{f: getattr(whole(), f) for f in ("name", "sample", "start", "stop")},
+    other = Placeholder(**{**{f: getattr(whole(), f) for f in ("name", "table", "sample", "start", "stop")},
                            "dtype": torch.int64, "row_shape": (2,)})  # fmt: skip
     with pytest.raises(MetadataError, match=r"x torch\.float32"):
         concatenate([whole(), other])
@@ -109,6 +110,7 @@ def batch_of(rows: list[int]) -> ProxyBatch:
     chosen = np.array(rows)
     return ProxyBatch(
         step=0,
+        table=table(12).digest,
         rows=chosen,
         reply=np.zeros(len(rows), dtype=np.int64),
         metadata=table(12).batch(chosen),
@@ -159,3 +161,67 @@ def test_the_loader_iterates_counts_and_resumes_like_a_stateful_dataloader() -> 
     resumed.load_state_dict(state)
     assert [batch.rows.tolist() for batch in resumed] == epoch[1:]
     assert [batch.rows.tolist() for batch in resumed] == second
+
+
+@pytest.mark.parametrize("to_selection", [list, np.array, torch.tensor], ids=["list", "numpy", "torch"])
+def test_masks_and_places_from_the_end_select_as_tensors_do(to_selection: Any) -> None:
+    batch, spec = batch_of([3, 7, 5]), whole()
+    assert batch.take(to_selection([False, True, True])).rows.tolist() == [7, 5]
+    assert batch.take(to_selection([-1, 0, -1])).rows.tolist() == [5, 3, 5]
+    assert len(batch.take([])) == 0
+    assert spec.take(to_selection([True, False, False, True, False])).sample.tolist() == [0, 3]
+    assert spec.take(to_selection([-2])).sample.tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("selection", "message"),
+    [
+        ([0.7, 1.2], "whole numbers"),
+        (np.array([1.0]), "whole numbers"),
+        (["0"], "whole numbers"),
+        ([True], "has 5 truths, given 1"),
+        ([5], "place 5 is outside the 5"),
+        ([0, -6], "place -6 is outside the 5"),
+        ([[0]], r"shape \(1, 1\)"),
+    ],
+)
+def test_selections_that_no_tensor_takes_are_refused(selection: Any, message: str) -> None:
+    for taker in (whole(), batch_of([0, 1, 2, 3, 4])):
+        with pytest.raises(MetadataError, match=message):
+            taker.take(selection)
+
+
+def test_counts_that_make_no_sense_are_refused_by_name() -> None:
+    batch = batch_of([3, 7])
+    for attempt, message in [
+        (lambda: batch.split(0), "parts=0 must be at least 1"),
+        (lambda: batch.repeat(-1), "replies=-1 must be at least 0"),
+        (lambda: batch.repeat(1.5), r"replies=1\.5 must be a whole number"),  # type: ignore[arg-type]
+        (lambda: whole().repeat(-1), "times=-1 must be at least 0"),
+        (lambda: ProxyDataLoader(table(6), batch_size=2.5), r"batch_size=2\.5 must be a whole number"),  # type: ignore[arg-type]
+        (lambda: ProxyDataLoader(table(6), batch_size=0), "batch_size=0 must be at least 1"),
+    ]:
+        with pytest.raises(SettingsError, match=message):
+            attempt()
+    assert len(batch.repeat(0)) == 0
+
+
+def test_a_state_that_is_none_is_refused_by_what_it_lacks() -> None:
+    loader = ProxyDataLoader(table(6), batch_size=2)
+    with pytest.raises(CheckpointError, match="the state lacks next_step, extra, seed, num_samples, samples_per_step"):
+        loader.load_state_dict({})
+    with pytest.raises(CheckpointError, match="the state lacks next_step;"):
+        loader.load_state_dict({name: value for name, value in loader.state_dict().items() if name != "next_step"})
+    with pytest.raises(CheckpointError, match="made with packing"):
+        loader.load_state_dict({"stretches": []})
+
+
+def test_batches_and_placeholders_of_two_tables_are_not_mixed() -> None:
+    one, other = (next(iter(ProxyDataLoader(table(samples), batch_size=4))) for samples in (8, 9))
+    with pytest.raises(MetadataError, match="different metadata tables"):
+        concatenate_batches([one, other])
+    with pytest.raises(MetadataError, match="different metadata tables"):
+        concatenate([one.tensors[PIXELS], other.tensors[PIXELS]])
+    again = next(iter(ProxyDataLoader(table(8), batch_size=4)))
+    assert len(concatenate_batches([one, pickle.loads(pickle.dumps(again))])) == 8, "one table, read twice"
+    assert table(8).digest != table(8, side=6).digest

@@ -38,7 +38,9 @@ def test_variants_stand_side_by_side_baseline_first(tmp_path: Path) -> None:
     assert summary.table is not None
     assert list(summary.table.columns) == ["median of a step", "baseline", "balanced"]
     assert list(summary.table.rows[0]) == ["step time, ms", "40", "30"]
-    assert any(text.startswith("Against baseline, balanced is 1.33x as fast, paired by step (") for text in summary.text)
+    assert any(
+        text.startswith("Against baseline, balanced is 1.33x as fast, paired by step (") for text in summary.text
+    )
 
 
 def test_every_question_has_its_section(tmp_path: Path) -> None:

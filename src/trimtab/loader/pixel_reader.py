@@ -65,10 +65,15 @@ class PixelReader:
             step: earlier steps are served first.
 
         Raises:
-            MetadataError: the placeholder is of another tensor.
+            MetadataError: the placeholder is of another tensor, or of another table than this reader's.
         """
         if placeholder.name != PIXELS:
             raise MetadataError(f"{placeholder.name} is no tensor of pixels; ask for {PIXELS}")
+        if placeholder.table != self._media.table.digest:
+            raise MetadataError(
+                f"the placeholder is of another metadata table (digest {placeholder.table}) than this reader's "
+                f"({self._media.table.digest}), so its rows mean other samples; read it by its own table's reader"
+            )
         parts = list(self._parts(placeholder, step))  # before anything is asked for: it may raise
         leases = [self._executor.request(request) for request, _ in parts]
         cuts = [cut for _, cut in parts]
@@ -79,6 +84,7 @@ class PixelReader:
 
         Raises:
             MediaError: a file cannot be decoded; names it.
+            MetadataError: the placeholder describes rows its samples do not have.
             LoaderError: the executor has ended, or the pixels were released before they were there.
         """
         hurry_all(pending.leases)
@@ -86,9 +92,15 @@ class PixelReader:
             parts: list[Patches] = [np.zeros((0, *pending.placeholder.row_shape), dtype=np.float32)]
             for lease, (first, last) in zip(pending.leases, pending.cuts, strict=True):
                 parts.append(lease.answer.result().patches[first:last])
-            return torch.from_numpy(np.concatenate(parts))
+            pixels = torch.from_numpy(np.concatenate(parts))
         finally:
             pending.release()
+        if pixels.shape != pending.placeholder.shape:
+            raise MetadataError(
+                f"the placeholder describes {pending.placeholder.shape}, its samples hold {tuple(pixels.shape)}; "
+                "take placeholders from a ProxyBatch"
+            )
+        return pixels
 
     def _parts(self, placeholder: Placeholder, step: int) -> Iterator[tuple[MediaRequest, tuple[int, int]]]:
         table = self._media.table

@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from trimtab.errors import MetadataError
+from trimtab.loader.selection import Selection, selected_rows
+from trimtab.schema.setting_checks import check_whole
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -26,6 +28,7 @@ class Placeholder:
         name: of the tensor in a batch, e.g. "pixel_values".
         dtype: of the tensor.
         row_shape: shape of one row.
+        table: digest of the metadata table (``MetadataTable.digest``) whose rows ``sample`` counts.
         sample: int64 [P], row of the metadata table of each piece's sample.
         start, stop: int64 [P], rows of that sample's tensor.
     """
@@ -33,6 +36,7 @@ class Placeholder:
     name: str
     dtype: torch.dtype
     row_shape: tuple[int, ...]
+    table: str
     sample: NDArray[np.int64]
     start: NDArray[np.int64]
     stop: NDArray[np.int64]
@@ -60,13 +64,22 @@ class Placeholder:
     def __len__(self) -> int:
         return int((self.stop - self.start).sum())
 
-    def take(self, pieces: Sequence[int] | NDArray[np.int64]) -> Placeholder:
-        """The given pieces, in that order; they may repeat."""
-        chosen = np.asarray(pieces, dtype=np.int64)
+    def take(self, pieces: Selection) -> Placeholder:
+        """The given pieces, in that order; they may repeat. A mask takes those where it is true.
+
+        Raises:
+            MetadataError: a place is a fraction or outside, or the mask has another length.
+        """
+        chosen = selected_rows(pieces, self.pieces, "pieces")
         return replace(self, sample=self.sample[chosen], start=self.start[chosen], stop=self.stop[chosen])
 
     def repeat(self, times: int) -> Placeholder:
-        """Every piece ``times`` times in a row, as replies to one prompt are laid out."""
+        """Every piece ``times`` times in a row, as replies to one prompt are laid out.
+
+        Raises:
+            SettingsError: ``times`` is negative or no whole number.
+        """
+        check_whole("times", times, 0)
         return self.take(np.repeat(np.arange(self.pieces), times))
 
     def slice(self, start: int, stop: int) -> Placeholder:
@@ -94,15 +107,32 @@ def concatenate(placeholders: Sequence[Placeholder]) -> Placeholder:
     """Placeholders of one tensor, one behind the other.
 
     Raises:
-        MetadataError: there are none, or they differ in name, dtype or shape of a row.
+        MetadataError: there are none, or they differ in name, dtype, shape of a row, or table.
     """
     kinds = {(p.name, p.dtype, p.row_shape) for p in placeholders}
     if len(kinds) != 1:
         listed = "; ".join(f"{name} {dtype} {shape}" for name, dtype, shape in sorted(kinds, key=repr)) or "none"
         raise MetadataError(f"only placeholders of one tensor can be concatenated, given: {listed}")
+    check_one_table([p.table for p in placeholders])
     return replace(
         placeholders[0],
         sample=np.concatenate([p.sample for p in placeholders]),
         start=np.concatenate([p.start for p in placeholders]),
         stop=np.concatenate([p.stop for p in placeholders]),
     )
+
+
+def check_one_table(tables: Sequence[str]) -> None:
+    """Refuse to mix rows of different tables: their numbers would mean other samples.
+
+    Args:
+        tables: digests.
+
+    Raises:
+        MetadataError: they differ.
+    """
+    if len(set(tables)) > 1:
+        raise MetadataError(
+            f"these are of different metadata tables (digests {', '.join(sorted(set(tables)))}), so their rows mean "
+            "different samples; scan the datasets into one table to mix them"
+        )

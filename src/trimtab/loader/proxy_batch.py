@@ -10,8 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from trimtab.errors import MetadataError
-from trimtab.loader.placeholder import Placeholder
+from trimtab.loader.placeholder import Placeholder, check_one_table
+from trimtab.loader.selection import Selection, selected_rows
 from trimtab.schema.metadata import BatchMetadata
+from trimtab.schema.setting_checks import check_whole
 
 PIXELS, TOKENS, LOSS_WEIGHTS = "pixel_values", "input_ids", "loss_weights"
 
@@ -22,6 +24,7 @@ class ProxyBatch:
 
     Attributes:
         step: the step it was dealt for.
+        table: digest of the metadata table (``MetadataTable.digest``) whose rows it holds.
         rows: int64 [N], rows of the metadata table.
         reply: int64 [N], which reply to its prompt each is; 0 before ``repeat``.
         metadata: ids, token counts and grids; replies to one prompt share their visuals' keys.
@@ -29,6 +32,7 @@ class ProxyBatch:
     """
 
     step: int
+    table: str
     rows: NDArray[np.int64]
     reply: NDArray[np.int64]
     metadata: BatchMetadata
@@ -62,13 +66,22 @@ class ProxyBatch:
             LOSS_WEIGHTS: self._placeholder(LOSS_WEIGHTS, torch.float32, (), self.metadata.tokens),
         }
 
-    def take(self, samples: Sequence[int] | NDArray[np.int64]) -> ProxyBatch:
-        """The given samples, in that order; they may repeat."""
-        chosen = np.asarray(samples, dtype=np.int64)
+    def take(self, samples: Selection) -> ProxyBatch:
+        """The given samples, in that order; they may repeat. A mask takes those where it is true.
+
+        Raises:
+            MetadataError: a place is a fraction or outside, or the mask has another length.
+        """
+        chosen = selected_rows(samples, len(self), "samples")
         return replace(self, rows=self.rows[chosen], reply=self.reply[chosen], metadata=self.metadata.take(chosen))
 
     def repeat(self, replies: int) -> ProxyBatch:
-        """Every sample ``replies`` times in a row, counted in ``reply``."""
+        """Every sample ``replies`` times in a row, counted in ``reply``.
+
+        Raises:
+            SettingsError: ``replies`` is negative or no whole number.
+        """
+        check_whole("replies", replies, 0)
         repeated = self.take(np.repeat(np.arange(len(self)), replies))
         return replace(repeated, reply=np.tile(np.arange(replies, dtype=np.int64), len(self)))
 
@@ -77,7 +90,12 @@ class ProxyBatch:
         return self.take(np.arange(len(self))[start:stop])
 
     def split(self, parts: int) -> list[ProxyBatch]:
-        """``parts`` runs of samples whose numbers differ by at most one."""
+        """``parts`` runs of samples whose numbers differ by at most one.
+
+        Raises:
+            SettingsError: ``parts`` is below 1 or no whole number.
+        """
+        check_whole("parts", parts, 1)
         return [self.take(run) for run in np.array_split(np.arange(len(self)), parts)]
 
     def _placeholder(
@@ -87,6 +105,7 @@ class ProxyBatch:
             name=name,
             dtype=dtype,
             row_shape=row_shape,
+            table=self.table,
             sample=self.rows,
             start=np.zeros(len(self), dtype=np.int64),
             stop=np.asarray(lengths, dtype=np.int64),
@@ -97,7 +116,7 @@ def concatenate_batches(batches: Sequence[ProxyBatch]) -> ProxyBatch:
     """Batches one behind the other, under the first one's step.
 
     Raises:
-        MetadataError: there are none, or they were made for different models.
+        MetadataError: there are none, or they were made for different models or from different tables.
     """
     kinds = {(batch.patch_values, batch.metadata.merge_size) for batch in batches}
     if len(kinds) != 1:
@@ -105,6 +124,7 @@ def concatenate_batches(batches: Sequence[ProxyBatch]) -> ProxyBatch:
             f"only batches of one model can be concatenated, given {len(batches)} with (values of a patch, merge size) "
             f"{sorted(kinds)}"
         )
+    check_one_table([batch.table for batch in batches])
     parts = [batch.metadata for batch in batches]
     visuals = np.concatenate([[0], *(np.diff(part.visual_offsets) for part in parts)])
     columns = ("text_tokens", "loss_tokens", "loss_weight", "grid_thw", "is_video", "visual_keys")

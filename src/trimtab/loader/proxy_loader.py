@@ -10,6 +10,7 @@ import numpy as np
 from trimtab.errors import MetadataError
 from trimtab.loader.proxy_batch import ProxyBatch
 from trimtab.loader.sampler import StepSampler
+from trimtab.schema.setting_checks import check_whole
 from trimtab.schema.table import MetadataTable
 
 
@@ -30,11 +31,12 @@ class ProxyDataLoader:
 
         Raises:
             MetadataError: the table names no geometry.
-            SettingsError: the table is smaller than one batch.
+            SettingsError: the table is smaller than one batch, or ``batch_size`` is no whole number of at least 1.
         """
         if table.geometry is None:
             raise MetadataError("the table names no geometry, so shapes are not known; make it with `trimtab scan`")
         self._table, self._patch_values = table, table.geometry.patch_values
+        check_whole("batch_size", batch_size, 1)
         self._sampler = StepSampler(num_samples=len(table), samples_per_step=batch_size, seed=seed)
         self._resuming = False
 
@@ -59,7 +61,7 @@ class ProxyDataLoader:
         """Go on behind what was handed out.
 
         Raises:
-            CheckpointError: the state was made with another dataset size, batch size or seed.
+            CheckpointError: it is no state of such a loader, or made with another dataset size, batch size or seed.
         """
         self._sampler.load_state_dict(state)
         self._resuming = True
@@ -68,6 +70,7 @@ class ProxyDataLoader:
         rows = self._sampler.rows(step)
         return ProxyBatch(
             step=step,
+            table=self._table.digest,
             rows=rows,
             reply=np.zeros(len(rows), dtype=np.int64),
             metadata=self._table.batch(rows),

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import CheckpointError, SettingsError
-from trimtab.schema.setting_checks import check_least
+from trimtab.schema.setting_checks import check_whole
 
 
 class StepSampler:
@@ -23,9 +23,9 @@ class StepSampler:
         """Deal ``num_samples`` rows, ``samples_per_step`` at a time.
 
         Raises:
-            SettingsError: the table is smaller than one step.
+            SettingsError: the table is smaller than one step, or that is no whole number of at least 1.
         """
-        check_least("samples_per_step", samples_per_step, 1)
+        check_whole("samples_per_step", samples_per_step, 1)
         if num_samples < samples_per_step:
             raise SettingsError(
                 f"the dataset has {num_samples} samples, fewer than samples_per_step={samples_per_step}; "
@@ -97,8 +97,11 @@ class StepSampler:
         Raises:
             CheckpointError: the state was made with another dataset size, step size or seed.
         """
-        if "samples_per_step" not in state:
+        if "stretches" in state:
             raise CheckpointError("the checkpoint was made with packing; resume it with the same packing settings")
+        missing = [name for name in self.state_dict() if name not in state]
+        if missing:
+            raise CheckpointError(f"the state lacks {', '.join(missing)}; give what state_dict() returned, unchanged")
         for name in ("seed", "num_samples", "samples_per_step"):
             if state[name] != getattr(self, f"_{name}"):
                 raise CheckpointError(

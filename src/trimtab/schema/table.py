@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -129,6 +131,18 @@ class MetadataTable:
             geometry=geometry,
             files=tuple(files),
         )
+
+    @cached_property
+    def digest(self) -> str:
+        """Sixteen hex digits, equal for tables whose rows mean the same samples, media and grids."""
+        total = hashlib.blake2b(digest_size=8)
+        columns = ("dataset_index", "dataset_row", "visual_offsets", "is_video", "grid_thw", "text_tokens")
+        for column in (getattr(self, name) for name in columns):
+            total.update(np.ascontiguousarray(column).astype("<i8").tobytes())
+        for names in (self.sample_ids, self.sources):
+            total.update("\0".join(map(str, names.to_pylist())).encode())
+        total.update(repr((self.geometry, self.merge_size, self.files)).encode())
+        return total.hexdigest()
 
     def sample(self, row: int) -> SampleMetadata:
         """One sample."""
