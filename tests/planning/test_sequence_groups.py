@@ -39,6 +39,9 @@ def test_ranks_left_over_belong_to_smaller_nodes() -> None:
         (12, (1, 2, 3, 4, 6, 12), 12, 8, (1, 2, 4, 12)),  # 3 and 6 would straddle hosts of 8
         (12, (1, 3, 6), 6, 6, (1, 3, 6)),
         (6, (1, 2, 4, 8), 8, 8, (1, 2, 4)),
+        (6, (1, 2, 3, 4, 6), 6, 8, (1, 2, 6)),  # 4 would leave two ranks over
+        (32, (1, 2, 4, 8, 16, 24), 24, 8, (1, 2, 4, 8, 16)),  # 24 would leave eight over
+        (48, (1, 2, 4, 8, 16, 24), 24, 8, (1, 2, 4, 8, 24)),
         (1, (1, 2, 4), 8, 8, (1,)),
     ],
 )
@@ -46,6 +49,11 @@ def test_chains_follow_heads_and_hosts(
     ranks: int, legal: tuple[int, ...], wanted: int, near: int, chain: tuple[int, ...]
 ) -> None:
     assert group_family(ranks, legal, wanted, ranks_per_node=near).degrees == chain
+
+
+@pytest.mark.parametrize(("needed", "chain"), [(16, (1, 2, 4, 8, 16)), (17, (1, 2, 4, 8, 24)), (99, (1, 2, 4, 8, 24))])
+def test_a_chain_reaches_the_degree_a_sample_needs(needed: int, chain: tuple[int, ...]) -> None:
+    assert group_family(32, (1, 2, 4, 8, 16, 24), 24, needed=needed).degrees == chain
 
 
 @pytest.mark.parametrize(

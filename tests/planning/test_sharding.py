@@ -14,7 +14,7 @@ from trimtab.planning.loads import cost_at_degree, sharded_loads
 from trimtab.planning.metrics import plan_metrics
 from trimtab.planning.partition import partition
 from trimtab.planning.sequence_groups import group_family
-from trimtab.planning.settings import PlanSettings
+from trimtab.planning.settings import Objective, PlanSettings
 from trimtab.planning.step import partition_problem, plan_step
 from trimtab.planning.strategies import strategy_named
 from trimtab.planning.validate import validate_plan
@@ -51,6 +51,45 @@ def test_plans_are_legal_and_never_slower_than_simpler_ones(
             continue
         validate_plan(other, batch, costs, wanted)
         assert plan.step_ns <= other.step_ns, simpler
+
+
+@pytest.mark.parametrize("objective", ["time", "attention"])
+@pytest.mark.parametrize("cap", [None, 12_000])
+def test_degrees_of_no_chain_with_the_others_are_candidates_too(objective: Objective, cap: int | None) -> None:
+    """Of 48 heads and 8 KV heads 16 and 24 are legal, and 48 ranks form nodes of both."""
+    language = replace(LANGUAGE, heads=48, kv_heads=8)
+    for seed in range(3):
+        batch = generated_batch("image-heavy", 48, seed)
+        costs = sharded_costs_of(batch, 48, 24, language)
+        wanted = replace(ADAPTIVE, max_degree=24, objective=objective, max_tokens_per_micro_batch=cap)
+        plan = plan_step(batch, costs, 48, wanted)
+        validate_plan(plan, batch, costs, wanted)
+        for degree in (8, 16, 24):
+            other = plan_step(batch, costs, 48, replace(wanted, strategy=f"uniform-{degree}"))
+            if objective == "time":
+                assert plan.step_ns <= other.step_ns
+            else:
+                ratios = [plan_metrics(each, batch).attention_ratio for each in (plan, other)]
+                assert ratios[0] <= ratios[1] * (1 + 1e-6)
+
+
+def test_of_plans_as_fast_the_one_that_sends_fewest_bytes_is_taken() -> None:
+    """Vision decides the time of the one micro-batch; language alone would be faster sharded."""
+    batch = batch_of([2000, 1], [[], [(1, 4, 4)]])
+    costs = replace(sharded_costs_of(batch, 6), vision_frame_ns=np.array([10**8]))
+    plan = plan_step(batch, costs, 6, replace(ADAPTIVE, sync="micro_batch"))
+    whole = plan_step(batch, costs, 6, replace(ADAPTIVE, sync="micro_batch", strategy="whole-sample"))
+    assert plan.step_ns == whole.step_ns
+    assert (plan.degree == 1).all()
+
+
+def test_a_degree_that_leaves_ranks_over_is_used_where_nothing_less_fits() -> None:
+    batch = batch_of([24_000, *[500] * 40])
+    costs = sharded_costs_of(batch, 32, 24, replace(LANGUAGE, heads=48, kv_heads=8))
+    wanted = replace(ADAPTIVE, max_degree=24, max_tokens_per_micro_batch=1200)
+    plan = plan_step(batch, costs, 32, wanted)
+    validate_plan(plan, batch, costs, wanted)
+    assert plan.degree[0] == 24
 
 
 @settings(max_examples=20)

@@ -19,7 +19,6 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from trimtab.demo.tiny_models import tiny_config, tiny_model
 from trimtab.loader.collate import PackableSample, pack
-from trimtab.planning.sequence_groups import GroupFamily
 from trimtab.runtime.attention import use_packed_attention
 from trimtab.runtime.fsdp import shard
 from trimtab.runtime.groups import NodeGroups, node_groups, ranks_of_default_group
@@ -199,9 +198,8 @@ class TextScorer(torch.nn.Module):
 
 def scorer(case: Case, group: dist.ProcessGroup) -> Any:
     """The model of a case on this rank, ready for packs."""
-    degrees = tuple(sorted({1, *(degree for degree, _, _ in case.placed)}))
-    family = GroupFamily(ranks=group.size(), degrees=degrees)
-    nodes = node_groups(family, group, torch.device("cpu"), timeout_s=50, overlap=case.overlap)
+    degrees = {degree for degree, _, _ in case.placed}
+    nodes = node_groups(degrees, group, torch.device("cpu"), timeout_s=50, overlap=case.overlap)
     model = case.built()
     made: Any = TextScorer(model, nodes) if case.model == "text" else BalancedVLM(model, group, nodes=nodes)
     recompute(model, case.recompute)

@@ -6,7 +6,6 @@ import torch
 import torch.distributed as dist
 
 from trimtab.errors import RankDisagreementError
-from trimtab.planning.sequence_groups import GroupFamily
 from trimtab.runtime.groups import NodeGroups, node_groups
 from trimtab.runtime.trace import CollectiveTrace
 from trimtab.testing import RankPool
@@ -69,13 +68,13 @@ def one_more(group: dist.ProcessGroup) -> None:
             dist.all_reduce(torch.ones(2), group=alone[1])
 
 
-FAMILY = GroupFamily(ranks=4, degrees=(1, 2, 4))
+DEGREES = (1, 2, 4)
 
 
 def issue_nested(group: dist.ProcessGroup, flipped_rank: int | None, before_launch: bool) -> list[str]:
     """A collective of all ranks, and two of each pair; one rank may issue another one in its pair."""
     cpu = torch.device("cpu")
-    nodes = node_groups(FAMILY, group, cpu, timeout_s=30)
+    nodes = node_groups(DEGREES, group, cpu, timeout_s=30)
     control = dist.new_group(backend="gloo")
     with CollectiveTrace(control, before_launch=before_launch, nodes=shadows(group)) as trace:
         dist.all_reduce(torch.ones(2), group=nodes.by_degree[4])
@@ -89,7 +88,7 @@ def issue_nested(group: dist.ProcessGroup, flipped_rank: int | None, before_laun
 
 
 def shadows(group: dist.ProcessGroup) -> NodeGroups:
-    return node_groups(FAMILY, group, torch.device("cpu"), timeout_s=3)
+    return node_groups(DEGREES, group, torch.device("cpu"), timeout_s=3)
 
 
 def test_groups_of_some_ranks_may_differ_from_one_another(rank_pool: RankPool) -> None:
@@ -110,6 +109,6 @@ def test_another_collective_within_a_pair_is_named(rank_pool: RankPool) -> None:
 
 
 def other_in_pair(group: dist.ProcessGroup) -> None:
-    nodes = node_groups(FAMILY, group, torch.device("cpu"), timeout_s=30)
+    nodes = node_groups(DEGREES, group, torch.device("cpu"), timeout_s=30)
     with CollectiveTrace(dist.new_group(backend="gloo"), nodes=shadows(group)):
         dist.all_reduce(torch.ones(4 if group.rank() == 3 else 3), group=nodes.by_degree[2])

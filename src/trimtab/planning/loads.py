@@ -52,6 +52,14 @@ def cost_at_degree(costs: Costs, degree: NDArray[np.int64]) -> NDArray[np.int64]
     return costs.sharded.language_ns[np.arange(len(degree)), column]
 
 
+def shared_bytes(costs: Costs, degree: NDArray[np.int64] | None) -> int:
+    """Bytes the ranks of shared samples send each other in a step, samples being at ``degree`` (int64 [N]) or whole."""
+    if costs.sharded is None or degree is None:
+        return 0
+    column = np.searchsorted(costs.sharded.degrees, degree)
+    return int(costs.sharded.sent_bytes[np.arange(len(degree)), column].sum())
+
+
 def vision_loads(frame_ns: NDArray[np.int64], units: VisionUnits, shape: tuple[int, int]) -> NDArray[np.int64]:
     """int64 [M, R], summed cost of the units' frames; ``shape`` is (M, R)."""
     loads = np.zeros(shape, dtype=np.int64)

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from trimtab.planning.bounds import attention_floor
 from trimtab.planning.loads import sharded_loads
-from trimtab.schema.costs import Costs
 from trimtab.schema.metadata import BatchMetadata
 from trimtab.schema.plans import StepPlan
 
@@ -52,14 +51,6 @@ def plan_metrics(plan: StepPlan, batch: BatchMetadata, max_degree: int = 1) -> P
         token_ratio=largest_over_mean(_on_ranks(plan, -(-batch.tokens // plan.degree))),
         attention_floor=attention_floor(batch.tokens, plan.ranks, max_degree),
     )
-
-
-def shared_bytes(plan: StepPlan, costs: Costs) -> int:
-    """Bytes the ranks of shared samples send each other in a step."""
-    if costs.sharded is None:
-        return 0
-    column = np.searchsorted(costs.sharded.degrees, plan.degree)
-    return int(costs.sharded.sent_bytes[np.arange(len(plan)), column].sum())
 
 
 def largest_over_mean(loads: NDArray[np.int64] | NDArray[np.float64]) -> float:

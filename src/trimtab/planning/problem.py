@@ -29,15 +29,6 @@ class Sharding:
         """Column of a degree of the family."""
         return self.family.degrees.index(degree)
 
-    def only(self, degree: int) -> Sharding:
-        """The same with that degree and 1 alone."""
-        columns = sorted({0, self.column(degree)})
-        return Sharding(
-            family=GroupFamily(ranks=self.family.ranks, degrees=tuple(self.family.degrees[each] for each in columns)),
-            cost_ns=self.cost_ns[:, columns],
-            sent_bytes=self.sent_bytes[:, columns],
-        )
-
     def take(self, rows: NDArray[np.int64]) -> Sharding:
         """The same of some samples, in that order."""
         return replace(self, cost_ns=self.cost_ns[rows], sent_bytes=self.sent_bytes[rows])

@@ -50,7 +50,7 @@ class GroupFamily:
             SettingsError: the family has no such degree.
         """
         self._check(degree)
-        return tuple(tuple(range(first, first + degree)) for first in range(0, self.ranks - degree + 1, degree))
+        return nodes_of(self.ranks, degree)
 
     def node_of(self, rank: int, degree: int) -> tuple[int, ...] | None:
         """The node of ``degree`` ranks that holds ``rank``; None for a rank left over at that degree.
@@ -69,31 +69,48 @@ class GroupFamily:
             raise SettingsError(f"degree {degree} is not of the group family's {list(self.degrees)}")
 
 
-def group_family(ranks: int, legal_degrees: Iterable[int], max_degree: int, *, ranks_per_node: int = 8) -> GroupFamily:
+def nodes_of(ranks: int, degree: int) -> tuple[tuple[int, ...], ...]:
+    """Each node of ``degree`` consecutive ranks among ``ranks``, in order."""
+    return tuple(tuple(range(first, first + degree)) for first in range(0, ranks - degree + 1, degree))
+
+
+def usable_degrees(ranks: int, legal_degrees: Iterable[int], max_degree: int) -> tuple[int, ...]:
+    """The legal degrees up to ``max_degree`` that so many ranks can form, ascending from 1."""
+    return tuple(sorted({1, *(degree for degree in legal_degrees if 1 <= degree <= min(max_degree, ranks))}))
+
+
+def group_family(
+    ranks: int, legal_degrees: Iterable[int], max_degree: int, *, ranks_per_node: int = 8, needed: int = 1
+) -> GroupFamily:
     """The family with most of a model's legal degrees, fast links first.
 
-    Of the divisor chains the one with most degrees that divide ``ranks_per_node`` (their nodes lie in one host), then
-    the longest, then the one that reaches highest, then the one with the smallest steps first.
+    Of the divisor chains the one with most degrees whose nodes fill hosts, then with most that leave no rank over, then
+    the longest, then the one that reaches highest, then the one with the smallest steps first. One that does not reach
+    the needed degree is taken only where none does, and then the one that comes nearest.
 
     Args:
         ranks: R.
         legal_degrees: what the model's heads allow (``LanguageArchitecture.legal_degrees``).
         max_degree: largest degree wanted.
         ranks_per_node: consecutive ranks that share fast links.
+        needed: degree the largest sample has to have.
 
     Raises:
         SettingsError: ``max_degree`` or ``ranks_per_node`` is below 1.
     """
     for name, value in (("max_degree", max_degree), ("ranks_per_node", ranks_per_node)):
         check_least(name, value, 1)
-    usable = sorted({1, *(degree for degree in legal_degrees if 1 <= degree <= min(max_degree, ranks))})
+    usable = usable_degrees(ranks, legal_degrees, max_degree)
+    host = min(ranks, ranks_per_node)
+
+    def merit(chain: tuple[int, ...], top: int = 0) -> tuple[int, int, int, int, tuple[int, ...]]:
+        filling = sum(host % degree == 0 for degree in chain)
+        even = sum(ranks % degree == 0 for degree in chain)
+        return filling, even, len(chain), top, tuple(-degree for degree in chain)
+
     best_to: dict[int, tuple[int, ...]] = {}
     for degree in usable:
         before = [best_to[lower] for lower in usable if lower < degree and degree % lower == 0]
-        best_to[degree] = (*max(before, key=lambda chain: _merit(chain, ranks_per_node), default=()), degree)
-    return GroupFamily(ranks=ranks, degrees=max(best_to.values(), key=lambda chain: _merit(chain, ranks_per_node)))
-
-
-def _merit(chain: tuple[int, ...], ranks_per_node: int) -> tuple[int, int, int, tuple[int, ...]]:
-    within = sum(1 for degree in chain if ranks_per_node % degree == 0)
-    return within, len(chain), chain[-1], tuple(-degree for degree in chain)
+        best_to[degree] = (*max(before, key=merit, default=()), degree)
+    chosen = max(best_to.values(), key=lambda chain: (min(chain[-1], needed), merit(chain, chain[-1])))
+    return GroupFamily(ranks=ranks, degrees=chosen)

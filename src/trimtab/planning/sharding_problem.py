@@ -11,7 +11,7 @@ from trimtab.planning.problem import PartitionProblem, Sharding
 from trimtab.planning.sequence_groups import GroupFamily, group_family
 from trimtab.planning.settings import PlanSettings
 from trimtab.planning.strategies import Strategy
-from trimtab.schema.costs import Costs, ShardedCosts
+from trimtab.schema.costs import Costs
 from trimtab.schema.metadata import BatchMetadata
 
 
@@ -35,7 +35,7 @@ def sharding_for(
             f"strategy {strategy.name!r} needs costs at several degrees, these are of whole samples only; "
             "extend them with trimtab.cost.sharding.with_degrees"
         )
-    family = _family(strategy, costs, costs.sharded, ranks, settings)
+    family = _family(strategy, batch, costs, ranks, settings)
     columns = [costs.sharded.degrees.index(degree) for degree in family.degrees]
     cost_ns = costs.sharded.language_ns[:, columns]
     if settings.objective == "attention" and strategy.degree is None:
@@ -43,9 +43,16 @@ def sharding_for(
     return Sharding(family=family, cost_ns=cost_ns, sent_bytes=costs.sharded.sent_bytes[:, columns])
 
 
-def _family(strategy: Strategy, costs: Costs, sharded: ShardedCosts, ranks: int, settings: PlanSettings) -> GroupFamily:
+def _family(strategy: Strategy, batch: BatchMetadata, costs: Costs, ranks: int, settings: PlanSettings) -> GroupFamily:
+    assert costs.sharded is not None
     if strategy.degree is None:
-        return group_family(ranks, sharded.degrees, settings.max_degree, ranks_per_node=settings.ranks_per_node)
+        return group_family(
+            ranks,
+            costs.sharded.degrees,
+            settings.max_degree,
+            ranks_per_node=settings.ranks_per_node,
+            needed=_needed_degree(batch, settings),
+        )
     degree = strategy.degree
     if costs.legal_degrees is not None and degree not in costs.legal_degrees:
         legal = ", ".join(str(each) for each in costs.legal_degrees)
@@ -54,10 +61,16 @@ def _family(strategy: Strategy, costs: Costs, sharded: ShardedCosts, ranks: int,
         )
     if ranks % degree:
         raise SettingsError(f"strategy {strategy.name!r} needs a multiple of {degree} ranks, there are {ranks}")
-    if degree not in sharded.degrees:
-        known = ", ".join(str(each) for each in sharded.degrees)
+    if degree not in costs.sharded.degrees:
+        known = ", ".join(str(each) for each in costs.sharded.degrees)
         raise SettingsError(f"strategy {strategy.name!r}: costs are known at degrees {known} only; raise max_degree")
     return GroupFamily(ranks=ranks, degrees=tuple(sorted({1, degree})))
+
+
+def _needed_degree(batch: BatchMetadata, settings: PlanSettings) -> int:
+    """Degree at which the largest sample fits the caps."""
+    caps = [cap for cap in (settings.max_tokens_per_micro_batch, settings.max_tokens_per_rank) if cap is not None]
+    return -(-int(batch.tokens.max(initial=0)) // min(caps)) if caps else 1
 
 
 def largest_degree(strategy: Strategy, costs: Costs, settings: PlanSettings) -> int:

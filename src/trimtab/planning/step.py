@@ -12,10 +12,11 @@ from trimtab.errors import SettingsError
 from trimtab.planning import whole_packs
 from trimtab.planning.arrangement import Arrangement, arrange
 from trimtab.planning.bounds import step_bound
+from trimtab.planning.choice import choose
 from trimtab.planning.collectives import check_order, step_order
 from trimtab.planning.embedding_exchange import embedding_bytes_sent
 from trimtab.planning.feasibility import check_fits
-from trimtab.planning.locality import moved_bytes, relabel, sample_bytes, stay_put
+from trimtab.planning.locality import relabel, sample_bytes, stay_put
 from trimtab.planning.objectives import objectives
 from trimtab.planning.partition import partition
 from trimtab.planning.peers import as_is
@@ -87,7 +88,7 @@ def plan_step(
     if costs.exchange is not None and strategy.vision == "spread" and settings.balance_vision:
         at_owners = replace(settings, balance_vision=False)
         candidates += _candidates(batch, costs, problem, at_owners, current, nearest)
-    chosen = _choose(batch, candidates, nearest, settings.locality_tolerance)
+    chosen = choose(batch, costs, candidates, settings, nearest)
     return _plan(batch, costs, problem, settings, chosen, current)
 
 
@@ -123,11 +124,11 @@ def _candidates(
         assignments = _nearer(batch, problem, assignments, nearest, settings.locality_tolerance)
     vision: VisionRule = strategy.vision if settings.balance_vision else "at-owner"
     candidates = [arrange(batch, costs, problem, assignment, vision) for assignment in assignments]
-    adaptive = strategy.name == "adaptive" and settings.objective == "time"
-    if adaptive:
-        candidates += plainer_arrangements(batch, costs, problem, vision, candidates[0])
     candidates = [_with_exchange(batch, costs, problem, settings, candidate) for candidate in candidates]
-    if (adaptive or strategy.name == "whole-sample") and _legal(problem, current.assignment):
+    if strategy.name == "adaptive":
+        plainer = plainer_arrangements(batch, costs, problem, settings, vision, candidates[0])
+        candidates += [_with_exchange(batch, costs, problem, settings, candidate) for candidate in plainer]
+    if strategy.name in ("adaptive", "whole-sample") and _legal(problem, current.assignment):
         candidates.append(current)
     return candidates
 
@@ -151,7 +152,7 @@ def _plan_packs(
         placed = [arrange(batch, costs, problem, assignment, vision) for assignment in assignments]
         balanced = [_with_exchange(batch, costs, problem, settings, arrangement) for arrangement in placed]
         candidates = [*balanced, current] if _legal(problem, current.assignment) else balanced
-    chosen = min(candidates, key=_step_ns)
+    chosen = choose(batch, costs, candidates, settings, None)
     items_ns = whole_packs.sums(costs.language_ns, pack_of)
     return _plan(batch, costs, problem, settings, chosen, current, items_ns=items_ns)
 
@@ -227,22 +228,6 @@ def _nearer(
     named = [relabel(problem, assignment, current_rank, sizes) for assignment in assignments]
     staying = stay_put(problem, current_rank, tolerance)
     return named if staying is None else [*named, staying]
-
-
-def _choose(
-    batch: BatchMetadata, candidates: list[Arrangement], current_rank: NDArray[np.int64] | None, tolerance: float
-) -> Arrangement:
-    """The fastest; where samples lie on ranks, the one among those about as fast that moves least."""
-    fastest = min(candidates, key=_step_ns)
-    if current_rank is None:
-        return fastest
-    sizes = sample_bytes(batch)
-    close = [each for each in candidates if each.step_ns <= fastest.step_ns * (1 + tolerance)]
-    return min(close, key=lambda each: (moved_bytes(current_rank, each.assignment.rank, sizes), each.step_ns))
-
-
-def _step_ns(arrangement: Arrangement) -> int:
-    return arrangement.step_ns
 
 
 def _legal(problem: PartitionProblem, assignment: Assignment) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from trimtab.errors import InvalidPlanError, SettingsError
-from trimtab.planning.sequence_groups import GroupFamily
+from trimtab.planning.sequence_groups import nodes_of
 from trimtab.runtime.flight import Lane
 from trimtab.schema.sequences import SequenceGroup
 
@@ -70,10 +70,10 @@ def ranks_of_default_group(device: torch.device, *, timeout_s: float) -> Ranks:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NodeGroups:
-    """The nested groups a rank shares sequences in.
+    """The groups a rank shares sequences in; those of one plan are nested.
 
     Attributes:
-        rank: of this process among the ranks of the family.
+        rank: of this process among the ranks that share.
         by_degree: its group of each degree above 1; none for a rank left over at that degree.
         lane: where their exchanges run.
     """
@@ -98,14 +98,14 @@ class NodeGroups:
 
 
 def node_groups(
-    family: GroupFamily, parent: dist.ProcessGroup, device: torch.device, *, timeout_s: float, overlap: bool = True
+    degrees: Iterable[int], parent: dist.ProcessGroup, device: torch.device, *, timeout_s: float, overlap: bool = True
 ) -> NodeGroups:
-    """Make every group of a family and exchange a value in each; a collective of ``parent``.
+    """Make the groups of every degree and exchange a value in each; a collective of ``parent``.
 
     Connections and communicators exist then, and are not made in the middle of a step by some ranks alone.
 
     Args:
-        family: the nodes, of ranks of ``parent``.
+        degrees: of the nodes, each of consecutive ranks of ``parent``.
         parent: all ranks.
         device: of the tensors exchanged.
         timeout_s: longest wait for another rank.
@@ -113,8 +113,8 @@ def node_groups(
     """
     global_ranks, rank = dist.get_process_group_ranks(parent), parent.rank()
     by_degree = {}
-    for degree in reversed(family.degrees):
-        for node in family.nodes(degree) if degree > 1 else ():
+    for degree in sorted(set(degrees) - {1}, reverse=True):
+        for node in nodes_of(parent.size(), degree):
             made = dist.new_group([global_ranks[member] for member in node], timeout=timedelta(seconds=timeout_s))
             if rank in node:
                 assert isinstance(made, dist.ProcessGroup)

@@ -14,7 +14,7 @@ from trimtab.cost.cluster import Cluster, Host, Link
 from trimtab.cost.device import NOMINAL_DEVICE
 from trimtab.cost.sharding import ExchangeCost, with_degrees
 from trimtab.loader.step_planner import AddDegrees
-from trimtab.planning.sequence_groups import group_family
+from trimtab.planning.sequence_groups import usable_degrees
 from trimtab.planning.sequence_slices import DEFAULT_PACKING
 from trimtab.runtime.groups import NodeGroups, Ranks, node_groups
 from trimtab.schema.costs import Costs
@@ -51,10 +51,8 @@ def sequence_nodes(
     """
     if max_degree == 1:
         return None
-    family = group_family(
-        ranks.size, language.legal_degrees(max_degree), max_degree, ranks_per_node=NOMINAL_CLUSTER.ranks_per_node
-    )
-    return node_groups(family, ranks.data, ranks.device, timeout_s=timeout_s)
+    degrees = usable_degrees(ranks.size, language.legal_degrees(max_degree), max_degree)
+    return node_groups(degrees, ranks.data, ranks.device, timeout_s=timeout_s)
 
 
 def degree_costs(language: LanguageArchitecture, cluster: Cluster, *, ranks: int, max_degree: int) -> AddDegrees:
