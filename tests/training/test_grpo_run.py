@@ -45,6 +45,7 @@ def test_a_run_records_its_steps_and_resumes_exactly(rank_pool: RankPool, files:
     steps = steps_of(whole)
     assert [step["step"] for step in steps] == [0, 1, 2]
     assert all(step["replies"] == 15 for step in steps[:2])
+    assert all(sum(step["rank_work"]["samples"]) == step["degrees"]["1"] == step["replies"] for step in steps)
     assert all(step["logprob_difference_max"] < 1e-4 for step in steps)
     assert set(steps[0]["phases_ms"]) == {"data", "rollout", "reward", "inference", "update"}
     assert all(len(step["peak_memory_bytes"]) == 2 and min(step["peak_memory_bytes"]) > 2**24 for step in steps)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from dataclasses import replace
 from typing import Any
 
@@ -51,6 +53,11 @@ def copies(step: dict[str, Any]) -> int:
 
 def assert_same_steps(shared: SFTSettings, whole: SFTSettings) -> None:
     assert sum(copies(step) for step in steps_of(shared)) > 0, "no sample was shared"
+    for step in (*steps_of(shared), *steps_of(whole)):
+        assert sum(step["degrees"].values()) == step["samples"]
+        held = sum(int(degree) * count for degree, count in step["degrees"].items())
+        assert held == step["samples"] + copies(step)
+        assert (step["all_to_all_bytes"] > 0) == (copies(step) > 0)
     for one, other in zip(steps_of(shared), steps_of(whole), strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-10)
         assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-9)
@@ -92,6 +99,22 @@ def test_measured_costs_and_links_plan_shared_samples(rank_pool: RankPool, files
     assert len(steps_of(settings)) == 3
 
 
+def said_at_start(group: dist.ProcessGroup, max_degree: int) -> str:
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        sequence_nodes(
+            LANGUAGE, ranks_of_default_group(torch.device("cpu"), timeout_s=30), max_degree=max_degree, timeout_s=30
+        )
+    return said.getvalue()
+
+
+def test_a_degree_no_rank_could_have_is_said_once(rank_pool: RankPool) -> None:
+    first, second = rank_pool.run(2, said_at_start, 3, timeout_s=60)
+    assert first.startswith("balance.max_degree=3: at most 2 ranks will share a sample")
+    assert second == ""
+    assert rank_pool.run(2, said_at_start, 2, timeout_s=60) == ["", ""]
+
+
 def links_on_rank(group: dist.ProcessGroup, max_degree: int) -> Cluster:
     ranks = ranks_of_default_group(torch.device("cpu"), timeout_s=30)
     nodes = sequence_nodes(LANGUAGE, ranks, max_degree=max_degree, timeout_s=30)
@@ -122,7 +145,9 @@ def test_replies_are_shared_among_ranks_the_largest_groups_leave_over(
 ) -> None:
     settings = grpo_settings(files, "grpo-uneven", steps=1, balance=replace(SHARED, costs="measured"))
     rank_pool.run(3, train_with_measured_costs, settings, timeout_s=110)
-    assert len(steps_of(settings)) == 1
+    [step] = steps_of(settings)
+    held = sum(int(degree) * count for degree, count in step["degrees"].items())
+    assert held == sum(step["rank_work"]["samples"]) >= step["replies"]
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ from trimtab.cost.embedding_exchange import token_bytes
 from trimtab.errors import InfeasibleError, SettingsError
 from trimtab.planning.arrangement import arrange
 from trimtab.planning.embedding_exchange import embedding_bytes_sent
-from trimtab.planning.loads import shared_bytes
 from trimtab.planning.metrics import PlanMetrics, plan_metrics
 from trimtab.planning.partition import partition
 from trimtab.planning.settings import PlanSettings
@@ -87,7 +86,7 @@ def plan_batch(job: Job, batch: BatchMetadata, strategy_name: str) -> PlannedBat
     return PlannedBatch(
         plan=plan,
         metrics=plan_metrics(plan, batch, largest_degree(strategy, costs, settings)),
-        all_to_all_bytes=2 * int(sent.sum()) + shared_bytes(costs, plan.degree),
+        all_to_all_bytes=2 * int(sent.sum()) + plan.shared_bytes,
         planning_ms=(partitioned - started) * 1e3,
         vision_planning_ms=(arranged - partitioned) * 1e3,
     )

@@ -16,6 +16,7 @@ from trimtab.planning.choice import choose
 from trimtab.planning.collectives import check_order, step_order
 from trimtab.planning.embedding_exchange import embedding_bytes_sent
 from trimtab.planning.feasibility import check_fits
+from trimtab.planning.loads import shared_bytes
 from trimtab.planning.locality import relabel, sample_bytes, stay_put
 from trimtab.planning.objectives import objectives
 from trimtab.planning.partition import partition
@@ -290,6 +291,7 @@ def _plan(
         strategy=settings.strategy,
         exchange_ns=chosen.exchange_ns,
         unsharded_ns=None if degree is None else int(costs.language_ns.sum() + chosen.vision_ns.sum()),
+        shared_bytes=shared_bytes(costs, degree),
     )
     if settings.check_order:
         check_order(step_order(plan, vision_gathers=1, language_gathers=1, tokens=batch.tokens))

@@ -54,6 +54,7 @@ class StepPlan:
         exchange_ns: time to send embeddings between ranks, where ``Costs.exchange`` says what that takes.
         unsharded_ns: what its work would take on one rank with every sample whole, or None for a plan of whole samples,
             whose loads add up to that.
+        shared_bytes: bytes the ranks of shared samples send each other.
     """
 
     ranks: int
@@ -72,6 +73,7 @@ class StepPlan:
     strategy: str = "whole-sample"
     exchange_ns: int = 0
     unsharded_ns: int | None = None
+    shared_bytes: int = 0
 
     def __len__(self) -> int:
         return len(self.rank)

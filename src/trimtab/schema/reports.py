@@ -40,6 +40,8 @@ class StepReport:
         observed_step_ratio: step ratio balance would have had, where it was only observed.
         planning_ms: time to plan the step.
         moved_bytes: bytes that crossed ranks to run the plan.
+        degrees: samples at each sequence-parallel degree; its keys are the degrees.
+        all_to_all_bytes: bytes the ranks of shared samples sent each other, by the plan.
         decoded: visuals decoded, one entry a rank.
         rank_work: sums over each rank's sequences that costs are fitted to; see ``cost.rank_work.RankWork``.
         vision_work: the same of the frames each rank encoded: patches of a frame in place of tokens, frames of samples.
@@ -78,6 +80,8 @@ class StepReport:
     compute_ms: dict[str, list[float]] = field(default_factory=dict)
     compute_includes_waiting: bool = False
     peak_memory_bytes: list[int] = field(default_factory=list)
+    degrees: dict[str, int] = field(default_factory=dict)
+    all_to_all_bytes: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""

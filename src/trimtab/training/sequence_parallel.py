@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
+from rich.console import Console
 
 from trimtab.cost.architecture import LanguageArchitecture
 from trimtab.cost.cluster import Cluster, Host, Link
@@ -41,7 +42,7 @@ def sequence_nodes(
 ) -> NodeGroups | None:
     """The groups that may share a sample, made and warmed; None where samples stay whole.
 
-    A collective of all ranks.
+    A collective of all ranks. Where fewer ranks than asked for can share one, the first rank says so.
 
     Args:
         language: whose heads say which degrees are legal.
@@ -52,7 +53,18 @@ def sequence_nodes(
     if max_degree == 1:
         return None
     degrees = usable_degrees(ranks.size, language.legal_degrees(max_degree), max_degree)
+    if degrees[-1] < max_degree and ranks.is_first:
+        Console(stderr=True).print(
+            f"balance.max_degree={max_degree}: {_reach(degrees[-1])}; this model's heads split into "
+            f"{', '.join(str(degree) for degree in language.legal_degrees(language.heads))}, ranks: {ranks.size}",
+            markup=False,
+            soft_wrap=True,
+        )
     return node_groups(degrees, ranks.data, ranks.device, timeout_s=timeout_s)
+
+
+def _reach(degree: int) -> str:
+    return "samples stay whole" if degree == 1 else f"at most {degree} ranks will share a sample"
 
 
 def degree_costs(language: LanguageArchitecture, cluster: Cluster, *, ranks: int, max_degree: int) -> AddDegrees:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,6 +88,8 @@ def gather_report(
         compute_ms={phase: _rounded(one) for phase, one in zip(COMPUTE_PHASES, busy, strict=True)},
         compute_includes_waiting=figures.times.includes_waiting,
         peak_memory_bytes=[int(peak) for peak in memory],
+        degrees=samples_by_degree([planned.plan]),
+        all_to_all_bytes=planned.plan.shared_bytes,
     )
     return StepOutcome(report=report, stop=bool(stop.any()))
 
@@ -112,6 +115,14 @@ def step_ratio(plan: StepPlan, step_ns: int) -> float:
 def tokens_of_ranks(plan: StepPlan, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
     """int64 [R], language-model tokens of each rank over the step."""
     return _on_ranks(plan, -(-tokens // plan.degree))
+
+
+def samples_by_degree(plans: Sequence[StepPlan]) -> dict[str, int]:
+    """How many samples of the plans have which degree; degrees are text, as JSON wants keys."""
+    if not plans:
+        return {}
+    degrees, counts = np.unique(np.concatenate([plan.degree for plan in plans]), return_counts=True)
+    return {str(degree): count for degree, count in zip(degrees.tolist(), counts.tolist(), strict=True)}
 
 
 def rank_work(plan: StepPlan, tokens: NDArray[np.int64]) -> RankWork:

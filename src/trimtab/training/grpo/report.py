@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from trimtab.cost.rank_work import RankWork
 from trimtab.schema.metadata import BatchMetadata
 from trimtab.schema.plans import StepPlan
 from trimtab.schema.reports import StepReport
@@ -16,12 +17,12 @@ from trimtab.training.grpo.experience import Experience, Scored
 from trimtab.training.grpo.phases import PHASES
 from trimtab.training.grpo.rollout import RolloutPlan
 from trimtab.training.grpo.update import MiniBatch, UpdateFigures
-from trimtab.training.step_report import predicted_rank_ns, step_ratio, tokens_of_ranks
+from trimtab.training.step_report import predicted_rank_ns, rank_work, samples_by_degree, step_ratio, tokens_of_ranks
 
 
 @dataclass(frozen=True, kw_only=True)
 class GRPOReport(StepReport):
-    """One GRPO step; plan figures of ``StepReport`` are those of the update, ``loss_tokens`` are reply tokens.
+    """One GRPO step; plan figures of ``StepReport`` are those of an epoch's update, ``loss_tokens`` are reply tokens.
 
     Attributes:
         reward_mean, reward_std: over all replies.
@@ -139,7 +140,24 @@ def _plan_figures(plans: list[tuple[StepPlan, BatchMetadata]], ranks: int) -> di
         "vision_ratio": _ratio(float(vision.max()), float(vision.mean())),
         "token_ratio": _ratio(float(tokens.max()), float(tokens.mean())),
         "observed_step_ratio": None,
+        "rank_work": _rank_work(plans, ranks).to_json(),
+        "degrees": samples_by_degree([plan for plan, _ in plans]),
+        "all_to_all_bytes": sum(plan.shared_bytes for plan, _ in plans),
     }
+
+
+def _rank_work(plans: list[tuple[StepPlan, BatchMetadata]], ranks: int) -> RankWork:
+    """What each rank ran in one epoch over the mini-batches."""
+    none = np.zeros(ranks, dtype=np.int64)
+    total = RankWork(squared_tokens=none, tokens=none, samples=none)
+    for plan, batch in plans:
+        work = rank_work(plan, batch.tokens)
+        total = RankWork(
+            squared_tokens=total.squared_tokens + work.squared_tokens,
+            tokens=total.tokens + work.tokens,
+            samples=total.samples + work.samples,
+        )
+    return total
 
 
 def _reply_figures(experience: Experience, scored: Scored) -> dict[str, Any]:
