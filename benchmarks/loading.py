@@ -189,6 +189,9 @@ def main() -> int:
             for line in (Path(folder) / f"{rank}.jsonl").read_text().splitlines()
         ]
         report = report_of(rows, variants, waits_s, quick=args.quick)
+        if "ray" not in variants:
+            why = "it takes longer to start than a quick run lasts" if has_ray else "it is not installed"
+            report.notes.append(f"Ray skipped: {why}")
         measure_memory(Path(folder), args.ranks, report, quick=args.quick)
     if args.plot:
         draw(rows, variants, waits_s, args.plot)

@@ -66,7 +66,7 @@ def scanned(folder: Path) -> MediaReader:
         content = f"<{kind}>" * (2 if row == 0 else entry is not None) + "What is it?"
         turns = [{"role": "user", "content": content}, {"role": "assistant", "content": "A clip."}]
         records.append({"messages": turns, f"{kind}s": [source] * content.count("<")})
-    data = folder / "d.jsonl"
+    data = folder / "train.jsonl"
     data.write_text("".join(json.dumps(record) + "\n" for record in records))
     scanner = Scanner(tokenizer=chat_tokenizer(), family=family_for("qwen2_5_vl"), geometry=GEOMETRY)
     return open_media_reader(scanner.scan(open_dataset(data)).table, data)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -60,6 +61,42 @@ def equal(folder: Path) -> None:
     with pytest.raises(MediaError, match=r"1\.mp4"):
         executor.request(ask(gone)).answer.result(timeout=ANSWER_S)
     executor.close()
+
+
+STRANGER = """
+import sys
+import ray
+ray.init(address=sys.argv[1], log_to_driver=False)
+print("ran", ray.get(ray.remote(num_cpus=0)(lambda: 7).remote()))
+"""
+
+RANK = """
+import sys
+import ray
+from trimtab.loader.executors.ray_cluster import connect
+assert connect(sys.argv[1], token=sys.argv[2])
+print("ran", ray.get(ray.remote(num_cpus=0)(lambda: 7).remote()))
+"""
+
+
+def guarded(_: Path) -> None:
+    """A stranger on the machine or the network cannot run anything; another rank of the run can."""
+    cluster = start_embedded(workers=1, budget_bytes=BUDGET)
+    assert cluster.token is not None
+    assert cluster.token not in repr(cluster)
+    base = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    wrong = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "f" * 64}
+    for script, arguments, extra, comes_in in (
+        (STRANGER, [], {}, False),
+        (STRANGER, [], wrong, False),
+        (RANK, [cluster.token], {"RAY_AUTH_MODE": "disabled"}, True),
+    ):
+        command = [sys.executable, "-c", script, cluster.address, *arguments]
+        done = subprocess.run(
+            command, env={**base, **extra}, capture_output=True, text=True, timeout=ANSWER_S, check=False
+        )
+        assert ("ran 7" in done.stdout) == comes_in, done.stdout + done.stderr
+        assert comes_in or "uthenticat" in done.stderr, done.stderr
 
 
 def own_loop(folder: Path) -> None:
@@ -151,7 +188,7 @@ def full(folder: Path) -> None:
 
 
 SCENARIOS: dict[str, Callable[[Path], None]] = {
-    scenario.__name__: scenario for scenario in (equal, own_loop, killed, stopped, node_lost, full)
+    scenario.__name__: scenario for scenario in (equal, guarded, own_loop, killed, stopped, node_lost, full)
 }
 
 if __name__ == "__main__":

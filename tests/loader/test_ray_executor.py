@@ -6,8 +6,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
+
+from trimtab.errors import LoaderError
 
 pytest.importorskip("ray", reason="make test-slow installs Ray")
 
@@ -50,6 +53,34 @@ def _home_of(process: Path) -> str | None:
 @pytest.mark.timeout(450)
 def test_patches_equal_the_plain_pipelines_and_home_stays_clean(tmp_path: Path) -> None:
     run_scenario("equal", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(450)
+def test_nobody_without_the_token_comes_in(tmp_path: Path) -> None:
+    run_scenario("guarded", tmp_path)
+
+
+@pytest.mark.parametrize(("failures", "starts"), [(0, True), (2, True), (3, False)])
+def test_a_start_that_fails_is_tried_three_times(failures: int, starts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trimtab.loader.executors import ray_cluster
+
+    ends = [RuntimeError("some of the raylet failed to startup")] * failures + [None]
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_USAGE_STATS_ENABLED"):
+        monkeypatch.setenv(name, "")  # so that what the start sets is undone
+    with (
+        mock.patch.object(ray_cluster, "ray") as ray,
+        mock.patch.object(ray_cluster, "Config"),
+        mock.patch.object(ray_cluster.time, "sleep") as sleep,
+    ):
+        ray.is_initialized.return_value = False
+        ray.init.side_effect = ends
+        if starts:
+            assert ray_cluster.start_embedded(workers=1, budget_bytes=0).token
+        else:
+            with pytest.raises(LoaderError, match="Ray on this machine: some of the raylet failed"):
+                ray_cluster.start_embedded(workers=1, budget_bytes=0)
+        assert ray.shutdown.call_count == sleep.call_count == min(failures, 2)
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ def _on_ray(
     if address is None:
         start_embedded(workers=workers, budget_bytes=0)
     else:
-        connect(address, embedded=False)
+        connect(address)
     try:
         shared, task = ray.put(scan), ray.remote(_scan_chunk)
         waiting = []

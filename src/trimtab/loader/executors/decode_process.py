@@ -16,6 +16,7 @@ from trimtab.loader.executors.socket_messages import receive_message, send_messa
 
 _POLL_S = 0.2
 _START_S = 120.0
+_STDERR = 2  # not sys.stderr, which may be no file: in notebooks, under pytest
 
 
 class DecodeProcessDiedError(Exception):
@@ -30,7 +31,7 @@ class DecodeProcess:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "trimtab.loader.executors.decode_worker"]
         with theirs:
-            self._process = subprocess.Popen(command, stdin=theirs.fileno(), stdout=sys.stderr)
+            self._process = subprocess.Popen(command, stdin=theirs.fileno(), stdout=_STDERR)
         self._connection = ours
         self._is_ready = False
 

@@ -9,7 +9,7 @@ import ray
 import torch.distributed as dist
 
 from trimtab.errors import LoaderError
-from trimtab.loader.executors.ray_cluster import connect, start_embedded
+from trimtab.loader.executors.ray_cluster import EmbeddedRay, connect, start_embedded
 from trimtab.loader.executors.ray_executor import RayExecutor, find_dispatcher, start_dispatcher
 from trimtab.loader.settings import LoaderSettings
 from trimtab.runtime.groups import Ranks
@@ -26,8 +26,8 @@ def open_ray_executor(settings: LoaderSettings, ranks: Ranks) -> RayExecutor | N
     Raises:
         LoaderError: a rank cannot join; raised on all.
     """
-    embedded = settings.ray_address is None
-    executor, problem, meeting = None, None, ("", "")
+    executor, problem = None, None
+    meeting: tuple[EmbeddedRay | None, str] = (None, "")
     if ranks.is_first:
         try:
             executor, meeting = _start(settings, ranks.size)
@@ -35,10 +35,10 @@ def open_ray_executor(settings: LoaderSettings, ranks: Ranks) -> RayExecutor | N
             problem = str(error)
     meetings: list[Any] = [None] * ranks.size
     dist.all_gather_object(meetings, (problem, *meeting), group=ranks.control)
-    problem, address, name = meetings[0]
+    problem, embedded, name = meetings[0]
     if problem is None and not ranks.is_first and settings.mode == "shadow":
         try:
-            executor = _join(settings.ray_address or address, name, embedded=embedded, ranks=ranks.size)
+            executor = _join(embedded or EmbeddedRay(str(settings.ray_address), None), name, ranks=ranks.size)
         except LoaderError as error:
             problem = str(error)
     problems: list[str | None] = [None] * ranks.size
@@ -51,23 +51,23 @@ def open_ray_executor(settings: LoaderSettings, ranks: Ranks) -> RayExecutor | N
     return executor
 
 
-def _start(settings: LoaderSettings, ranks: int) -> tuple[RayExecutor, tuple[str, str]]:
+def _start(settings: LoaderSettings, ranks: int) -> tuple[RayExecutor, tuple[EmbeddedRay | None, str]]:
     workers, budget_bytes = settings.workers * ranks, settings.cache_mb * ranks * _MIB
+    embedded = None
     if settings.ray_address is None:
-        address = start_embedded(workers=workers, budget_bytes=budget_bytes)
+        embedded = start_embedded(workers=workers, budget_bytes=budget_bytes)
     else:
-        connect(settings.ray_address, embedded=False)
-        address = settings.ray_address
+        connect(settings.ray_address)
     dispatcher, name = start_dispatcher(
         workers=workers, budget_bytes=budget_bytes, item_timeout_s=settings.item_timeout_s
     )
     # Ray itself stays until this process ends: other ranks may not have left it yet.
     executor = RayExecutor(dispatcher, sharers=range(ranks), on_close=partial(ray.kill, dispatcher))
-    return executor, (address, name)
+    return executor, (embedded, name)
 
 
-def _join(address: str, name: str, *, embedded: bool, ranks: int) -> RayExecutor:
-    joined = connect(address, embedded=embedded)
+def _join(cluster: EmbeddedRay, name: str, *, ranks: int) -> RayExecutor:
+    joined = connect(cluster.address, token=cluster.token)
     try:
         return RayExecutor(find_dispatcher(name), sharers=range(ranks), on_close=ray.shutdown if joined else _stay)
     except LoaderError:
