@@ -1,6 +1,7 @@
 """``trimtab simulate``: its JSON, its trace, sweeps and recommendation, bad input in one clear line, no torch."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,14 +32,18 @@ def flat_table(path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("name", scenario_names())
+@pytest.mark.parametrize(
+    "name",
+    [n if n == "flexrl-video-heavy" else pytest.param(n, marks=pytest.mark.slow) for n in scenario_names()],
+)
 def test_every_bundled_scenario_runs_and_says_where_its_figures_come_from(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = printed(capsys, name, "steps=1")
     assert result["simulated"] is True
     assert result["scenario"] == name
-    assert result.keys() == {"simulated", "scenario", "strategies"}
+    assert result.keys() == {"simulated", "scenario", "settings", "strategies", "left_out"}
+    assert result["settings"]["ranks"] > 1
     for row in result["strategies"]:
         assert row.keys() == ROW
         assert row["phases"].keys() == {"data", "rollout", "inference", "update"}
@@ -63,7 +68,7 @@ def test_options_may_be_written_like_other_commands(capsys: pytest.CaptureFixtur
 
 def test_a_table_of_ones_own_gets_a_recommendation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = flat_table(tmp_path / "meta.parquet")
-    arguments = [table, "model=internvl-6b-20b", "cluster=h100", "ranks=64", "batch_size=128", "steps=1", "--sweep"]
+    arguments = [table, "model=internvl-6b-20b", "cluster=h100", "ranks=16", "batch_size=32", "steps=1", "--sweep"]
     result = printed(capsys, *arguments)
     assert result["scenario"] == "meta"
     assert {row["name"] for row in result["strategies"]} >= {"as-is", "loongforge", "whole-sample", "all"}
@@ -71,8 +76,44 @@ def test_a_table_of_ones_own_gets_a_recommendation(tmp_path: Path, capsys: pytes
     assert best["step_ms"] <= min(row["step_ms"] for row in result["strategies"])
     assert best["fits"] is True
     assert all(point["settings"] for point in result["sweep"])
+    assert best["run"].startswith("run: trimtab train sft")
+    assert {"recompute=", "balance.max_degree=", "max_tokens_per_micro_batch="} <= set(
+        re.findall(r"[\w.]+=", best["run"])
+    )
     assert simulate.run(arguments) == 0
-    assert "recommended (simulated): strategy" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "recommended (simulated): strategy" in said
+    assert "…" not in said
+
+
+def test_of_strategies_as_fast_trimtabs_own_is_recommended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["model=qwen2.5-vl-7b", "cluster=h100", "ranks=16", "batch_size=64", "steps=1"]
+    result = printed(capsys, flat_table(tmp_path / "meta.parquet"), *arguments, "--sweep", "max_degree=1,8")
+    rows = {row["name"]: row["step_ms"] for row in result["strategies"]}
+    assert rows["adaptive-only"] == pytest.approx(rows["all"], rel=0.01)
+    assert result["recommended"]["strategy"] == "all"
+
+
+def test_where_nothing_fits_the_nearest_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = flat_table(tmp_path / "meta.parquet")
+    arguments = [table, "model=qwen2.5-vl-72b", "cluster=a100", "ranks=8", "batch_size=16", "steps=1"]
+    arguments += ["strategies=[as-is,all]", "--sweep", "recompute=true,false"]
+    result = printed(capsys, *arguments)
+    needed = [max(each["needed_gb"] for each in row["out_of_memory"]) for row in result["sweep"]]
+    best = max(each["needed_gb"] for each in result["recommended"]["out_of_memory"])
+    assert best == min(needed)
+    assert simulate.run(arguments) == 0
+    assert "nothing fits in memory (simulated); the nearest is" in capsys.readouterr().out
+
+
+def test_pipelines_are_compared_by_throughput(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["omnibal-6b-20b", "steps=1", "--sweep", "loading.prefetch=2"]
+    rows = printed(capsys, *arguments)["strategies"]
+    gain = max(row["tokens_per_gpu_s"] for row in rows) / rows[0]["tokens_per_gpu_s"]
+    assert simulate.run(arguments) == 0
+    said = capsys.readouterr().out
+    assert f"{gain:.2f} times the throughput of random" in said
+    assert "steps hold different tokens" in said
 
 
 def test_a_sweep_tries_each_value(capsys: pytest.CaptureFixture[str]) -> None:

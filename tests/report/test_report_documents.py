@@ -110,7 +110,14 @@ def test_simulate(tmp_path: Path) -> None:
                 "attention_ratio": 6.7,
                 "out_of_memory": [{"where": "host", "gb": 9}],
             },
-            {"name": "all", **strategy, "step_ms": 450.0, "attention_ratio": 1.0, "out_of_memory": []},
+            {
+                "name": "all",
+                **strategy,
+                "step_ms": 450.0,
+                "tokens_per_gpu_s": 2000.0,
+                "attention_ratio": 1.0,
+                "out_of_memory": [],
+            },
         ],
     }
     (section,) = shown(tmp_path, document).sections

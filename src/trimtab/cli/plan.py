@@ -32,6 +32,7 @@ from trimtab.planning.settings import PlanSettings
 from trimtab.planning.step import plan_step
 from trimtab.planning.strategies import STRATEGIES, strategy_named
 from trimtab.planning.workloads import MIXES, generated_batch
+from trimtab.report.whole_table import print_whole
 from trimtab.schema.costs import Costs
 from trimtab.schema.metadata import BatchMetadata
 from trimtab.schema.table_file import read_table
@@ -278,7 +279,7 @@ def _print(result: dict[str, Any]) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    console.print(table)
+    print_whole(console, table)
     for row in refused:
         console.print(f"{row['name']} infeasible: {row['infeasible']}", highlight=False, markup=False, soft_wrap=True)
 

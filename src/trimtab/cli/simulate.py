@@ -21,6 +21,7 @@ from trimtab.errors import SettingsError
 from trimtab.schema.table import MetadataTable
 from trimtab.schema.table_file import check_writable, read_table
 from trimtab.simulate.bundled import scenario_file, scenario_names
+from trimtab.simulate.how_to_run import how_to_run
 from trimtab.simulate.job import Job
 from trimtab.simulate.run import Simulation, StrategyResult, job_of, simulate
 from trimtab.simulate.scenario import Scenario
@@ -34,6 +35,11 @@ _DEFAULT_SWEEP = (
     "recompute=true,false",
     "loading.prefetch=1,2,4",
     "loading.workers_per_rank=4,8,12",
+)
+_PIPELINE_SWEEP = (
+    "pipeline.stages=2,4,8,16",
+    "pipeline.pack_tokens=4096,8192,16384",
+    "loading.prefetch=1,2,4",
 )
 _OPTION = re.compile(r"^--(?P<name>[A-Za-z][\w.-]*)(?P<rest>=.*)?$", re.DOTALL)
 
@@ -53,7 +59,7 @@ def run(arguments: Sequence[str]) -> int:
     maker = _JobMaker(args.scenario, words)
     if args.timeline is not None:
         check_writable(args.timeline)
-    swept = None if args.sweep is None else parse_sweep(args.sweep or _DEFAULT_SWEEP)
+    swept = None if args.sweep is None else parse_sweep(args.sweep or maker.default_sweep())
     console = Console(stderr=True)
     with console.status("reading") as status:
         job = maker.job({})
@@ -79,13 +85,14 @@ def _sweep(as_json: bool, maker: _JobMaker, job: Job, found: Simulation, swept: 
 
         points = sweep(swept, at)
         best = recommend(base, points, at)
+        run = how_to_run(maker.job(best.settings), best.strategy)
     if as_json:
         listed = [point.to_json() for tried in points.values() for point in tried]
-        print(json.dumps({**found.to_json(), "sweep": listed, "recommended": best.to_json()}))
+        print(json.dumps({**found.to_json(), "sweep": listed, "recommended": best.to_json(run)}))
         return 0
     print_simulation(job, found)
     print_sweep(base, points)
-    print_recommendation(job, found, best)
+    print_recommendation(found, best, run)
     return 0
 
 
@@ -118,7 +125,8 @@ def _parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         "--sweep",
         nargs="*",
         metavar="name=v,v",
-        help=f"vary settings of the fastest strategy, and recommend; by default {' '.join(_DEFAULT_SWEEP)}",
+        help=f"vary settings of the fastest strategy, and recommend; by default {' '.join(_DEFAULT_SWEEP)}; "
+        f"with stages {' '.join(_PIPELINE_SWEEP)}",
     )
     args, rest = parser.parse_known_args(_with_equals(arguments))
     return args, [*args.settings, *rest]
@@ -174,6 +182,22 @@ class _JobMaker:
             self._tables[scenario.data] = read_table(scenario.data)
         check_made_for(self._tables[scenario.data], architecture)
         return job_of(scenario, architecture, self._tables[scenario.data])
+
+    def default_sweep(self) -> list[str]:
+        """Settings worth a look for this kind of job, with those of their values that suit it."""
+        words = _PIPELINE_SWEEP if self._scenario({}).pipeline.stages else _DEFAULT_SWEEP
+        legal = []
+        for name, values in parse_sweep(words).items():
+            fitting = [value for value in values if self._suits(name, value)]
+            legal += [f"{name}={','.join(fitting)}"] if fitting else []
+        return legal
+
+    def _suits(self, name: str, value: str) -> bool:
+        try:
+            self._scenario({name: value})
+        except SettingsError:
+            return False
+        return True
 
     def check(self, swept: dict[str, list[str]]) -> None:
         """Refuse values the scenario would refuse, before long work."""

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from trimtab.report.whole_table import print_whole
 from trimtab.simulate.job import Job
 from trimtab.simulate.run import Simulation, StrategyResult
 from trimtab.simulate.simulated_step import PHASES
@@ -39,8 +41,10 @@ def print_simulation(job: Job, found: Simulation) -> None:
             "no" if row.out_of_memory else "yes",
             f"{row.planning_ms:.0f}",
         )
-    console.print(_headline(job), highlight=False, soft_wrap=True)
-    console.print(table)
+    console.print(_headline(job), highlight=False, markup=False, soft_wrap=True)
+    print_whole(console, table)
+    if len({row.tokens for row in found.strategies}) > 1:
+        console.print("steps hold different tokens; gain compares tokens/GPU/s", highlight=False)
     for row in found.strategies:
         for each in row.out_of_memory:
             console.print(f"{row.name} out of memory: {each}", highlight=False, markup=False, soft_wrap=True)
@@ -65,56 +69,44 @@ def print_sweep(base: StrategyResult, points: Mapping[str, Sequence[SweepPoint]]
     console = Console()
     longest = max((point.result.step_ms for tried in points.values() for point in tried), default=1.0)
     for name, tried in points.items():
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=f"{base.name}: {name}", title_justify="left")
+        title = Text(f"{base.name}: {name}", style="italic")
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=title, title_justify="left")
         table.add_column("value", justify="right", no_wrap=True)
-        for heading in ("step s", "to given", "tokens/GPU/s"):
+        for heading in ("step s", "time a token", "tokens/GPU/s"):
             table.add_column(heading, justify="right", no_wrap=True)
         table.add_column("fits")
         table.add_column("", no_wrap=True)
         for point in tried:
             result = point.result
             table.add_row(
-                point.settings[name],
+                Text(point.settings[name]),
                 _seconds(result.step_ms),
-                f"{result.step_ms / base.step_ms - 1:+.1%}" if base.step_ms else "-",
+                f"{base.tokens_per_gpu_s / result.tokens_per_gpu_s - 1:+.1%}" if result.tokens_per_gpu_s else "-",
                 f"{result.tokens_per_gpu_s:.0f}",
                 "no" if result.out_of_memory else "yes",
                 "█" * round(_BAR * result.step_ms / longest) if longest else "",
             )
-        console.print(table)
+        print_whole(console, table)
 
 
-def print_recommendation(job: Job, found: Simulation, best: Recommendation) -> None:
+def print_recommendation(found: Simulation, best: Recommendation, run: str) -> None:
     """What to run, what it would bring, and how the trainer is told so."""
-    console = Console()
+    console, first, result = Console(), found.strategies[0], best.result
     changes = " ".join(f"{name}={value}" for name, value in best.settings.items()) or "the settings as given"
-    first = found.strategies[0]
-    gain = f"{first.step_ms / best.result.step_ms:.2f} times as fast as {first.name}" if best.result.step_ms else ""
-    console.print(f"recommended (simulated): strategy {best.strategy}, {changes}", highlight=False, soft_wrap=True)
-    console.print(
-        f"  step {_seconds(best.result.step_ms)} s, {best.result.tokens_per_gpu_s:.0f} tokens/GPU/s, {gain}; "
-        + ("fits in memory" if best.fits else f"does not fit: {'; '.join(map(str, best.result.out_of_memory))}"),
-        highlight=False,
-        soft_wrap=True,
-    )
-    console.print(f"  {_how_to_run(job, best)}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _how_to_run(job: Job, best: Recommendation) -> str:
-    loading, settings = job.scenario.loading, best.settings
-    workers = settings.get("loading.workers_per_rank", str(loading.workers_per_rank))
-    prefetch = settings.get("loading.prefetch", str(loading.prefetch))
-    degree = int(settings.get("max_degree", str(job.scenario.max_degree)))
-    if job.scenario.pipeline.stages:
-        return (
-            f"cut and recompute: trimtab stages --stages {job.scenario.pipeline.stages} ...; packs: packing=isf or best"
-        )
-    loader = f"loader.mode=shadow loader.workers={workers} loader.prefetch={prefetch}"
-    if best.strategy not in ("all", "whole-sample"):
-        return f"that is another system's way; ours are the rows all and whole-sample: {loader} balance.mode=on"
-    shared = best.strategy == "all" and job.scenario.sync != "step"
-    balance = f"balance.mode=on balance.sync={job.scenario.sync} balance.max_degree={degree if shared else 1}"
-    return f"run: trimtab train {job.scenario.task} ... {loader} {balance}"
+    gain = f"{result.tokens_per_gpu_s / first.tokens_per_gpu_s:.2f} times the throughput of {first.name}"
+    lines = [
+        f"recommended (simulated): strategy {best.strategy}, {changes}",
+        f"  step {_seconds(result.step_ms)} s, {result.tokens_per_gpu_s:.0f} tokens/GPU/s, {gain}; fits in memory",
+        f"  {run}",
+    ]
+    if not best.fits:
+        overflows = "; ".join(map(str, result.out_of_memory))
+        lines = [
+            f"nothing fits in memory (simulated); the nearest is strategy {best.strategy}, {changes}: {overflows}",
+            "  take more ranks, pipeline.stages or tensor_parallel, or smaller media (media.*)",
+        ]
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _seconds(milliseconds: float) -> str:

@@ -19,6 +19,7 @@ from trimtab.errors import SettingsError
 from trimtab.planning.explain_stages import explain_stages
 from trimtab.planning.stage_problem import StageProblem
 from trimtab.planning.stages import plan_peers, plan_stages
+from trimtab.report.whole_table import print_whole
 from trimtab.schema.stages import LayerProfile, Schedule, StagePlan
 
 _TILES = 18
@@ -167,7 +168,7 @@ def _print(what: str, plan: StagePlan, peers: dict[str, StagePlan], profile: Lay
             " ".join(str(len(rows)) for rows in each.recompute),
             " ".join(profile.names[bound] for bound in each.bounds[:-1]),
         )
-    console.print(table)
+    print_whole(console, table)
     if not all(each.fits for each in peers.values()):
         console.print("* does not fit, even recomputing every layer")
     for each in (plan, *peers.values()):

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trimtab.report.sections import DataTable, Group, Section
+from trimtab.report.whole_table import print_whole
 
 
 def print_groups(groups: Sequence[Group], console: Console) -> None:
@@ -25,7 +26,7 @@ def _print(section: Section, console: Console) -> None:
     for text in section.text:
         console.print(Text(text), soft_wrap=True)
     if section.table and section.table.rows:
-        console.print(_table(section.table))
+        print_whole(console, _table(section.table))
 
 
 def _table(data: DataTable) -> Table:

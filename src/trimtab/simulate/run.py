@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -35,7 +35,8 @@ class StrategyResult:
         name: of the strategy.
         step_ms: mean time of a step, those that warm up left out.
         phases: mean milliseconds of each phase; they add up to the step.
-        tokens_per_gpu_s: language-model tokens of all steps over their time and devices.
+        tokens: language-model tokens of all steps.
+        tokens_per_gpu_s: those over their time and devices.
         attention_ratio: mean over steps, of the update's plan.
         out_of_memory: the largest overflow of each place and phase.
         planning_ms: mean time the planner took here, for all plans of a step.
@@ -44,6 +45,7 @@ class StrategyResult:
     name: str
     step_ms: float
     phases: dict[str, float]
+    tokens: int
     tokens_per_gpu_s: float
     attention_ratio: float
     out_of_memory: list[Overflow]
@@ -82,7 +84,9 @@ class Simulation:
         return {
             "simulated": True,
             "scenario": self.scenario.name,
+            "settings": asdict(self.scenario),
             "strategies": [each.to_json() for each in self.strategies],
+            "left_out": self.refused,
         }
 
 
@@ -158,6 +162,7 @@ def summed_up(name: str, steps: list[SimulatedStep], ranks: int) -> StrategyResu
         name=name,
         step_ms=round(sum(phases.values()), 3),
         phases={phase: round(value, 3) for phase, value in phases.items()},
+        tokens=sum(step.tokens for step in steps),
         tokens_per_gpu_s=round(sum(step.tokens for step in steps) / seconds / ranks, 2) if seconds else 0.0,
         attention_ratio=round(float(np.mean([step.attention_ratio for step in steps])), 4),
         out_of_memory=worst([each for step in steps for each in step.overflows]),

@@ -47,6 +47,10 @@ def simulate_steps(job: Job, strategy: SimulatedStrategy, timeline: Timeline | N
     for index, drawn in chain(warm_up, enumerate(counted)):
         run = _Step(job, strategy, loading, clock, timeline)
         done = run.grpo(drawn, index) if scenario.task == "grpo" else run.sft(drawn)
+        if timeline is not None:
+            warms = index >= _FIRST_WARM_UP
+            name = f"warm-up {index - _FIRST_WARM_UP}" if warms else f"step {index}"
+            timeline.add("steps", 0, name, clock, done.seconds)
         clock += done.seconds
         yield done
 
@@ -88,6 +92,7 @@ class _Step:
             self._spend("data", self._loading.move_seconds(played.plan, prompts))
         if self._timeline is not None:
             played.draw(self._timeline, self._clock)
+            self._timeline.add("steps", 1, "rollout", self._clock, played.seconds)
         self._overflows.append(played.overflow)
         self._clock += played.seconds
         self._phases["rollout"] += played.seconds
@@ -131,12 +136,15 @@ class _Step:
         needed = needed / scenario.tensor_parallel + job.kept_bytes
         self._overflows.append(overflow("device", phase, needed, job.memory_limit))
         end = run_plan(job, plan, batch, self._clock, train=train, times=times, timeline=self._timeline)
+        if self._timeline is not None:
+            self._timeline.add("steps", 1, phase, self._clock, end - self._clock)
         self._phases[phase] += end - self._clock
         self._clock = end
 
     def _spend(self, phase: str, seconds: float) -> None:
         if self._timeline is not None:
             self._timeline.add("hosts", 0, phase, self._clock, seconds)
+            self._timeline.add("steps", 1, phase, self._clock, seconds)
         self._phases[phase] += seconds
         self._clock += seconds
 

@@ -10,6 +10,7 @@ from trimtab.errors import SettingsError
 from trimtab.simulate.run import Simulation, StrategyResult
 
 ALIASES = {"H_pack": "pack_tokens", "h_pack": "pack_below", "p_max": "max_degree"}
+OURS = ("all", "whole-sample", "isf+stages+recompute")
 _MOST_POINTS = 64
 _WORTH_A_CHANGE = 0.01
 
@@ -50,9 +51,10 @@ class Recommendation:
     result: StrategyResult
     fits: bool
 
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-ready dictionary."""
-        return {"strategy": self.strategy, "settings": self.settings, "fits": self.fits, **self.result.to_json()}
+    def to_json(self, run: str) -> dict[str, Any]:
+        """A JSON-ready dictionary; ``run`` says how the trainer is told so."""
+        own = {"strategy": self.strategy, "settings": self.settings, "fits": self.fits, "run": run}
+        return {**own, **self.result.to_json()}
 
 
 def parse_sweep(words: Sequence[str]) -> dict[str, list[str]]:
@@ -91,8 +93,13 @@ def sweep(swept: Mapping[str, Sequence[str]], run: Run) -> dict[str, list[SweepP
 
 
 def fastest(simulation: Simulation) -> StrategyResult:
-    """The strategy to sweep: the fastest of those that fit, or of all where none does."""
-    return min(simulation.strategies, key=_merit)
+    """The strategy to sweep: the fastest of those that fit, or the nearest to fitting where none does.
+
+    Of strategies as fast as each other trimtab's own comes first.
+    """
+    best = min(simulation.strategies, key=_merit)
+    ours = [row for name in OURS for row in simulation.strategies if row.name == name]
+    return next((row for row in ours if not _better(best, row)), best)
 
 
 def recommend(base: StrategyResult, points: Mapping[str, Sequence[SweepPoint]], run: Run) -> Recommendation:
@@ -120,12 +127,15 @@ def recommend(base: StrategyResult, points: Mapping[str, Sequence[SweepPoint]], 
     )
 
 
-def _merit(result: StrategyResult) -> tuple[bool, float]:
-    return bool(result.out_of_memory), result.step_ms
+def _merit(result: StrategyResult) -> tuple[float, float]:
+    """How far it overflows memory (0: it fits), then time for a token: steps may differ in what they hold."""
+    over = max((each.needed_gb / each.limit_gb for each in result.out_of_memory), default=0.0)
+    return over, -result.tokens_per_gpu_s
 
 
 def _better(result: StrategyResult, base: StrategyResult) -> bool:
-    """It fits where the other does not, or is faster by enough."""
-    if bool(result.out_of_memory) != bool(base.out_of_memory):
-        return not result.out_of_memory
-    return result.step_ms < base.step_ms * (1 - _WORTH_A_CHANGE)
+    """It fits, or comes nearer to fitting, where the other does not; or is faster by enough."""
+    (over, speed), (base_over, base_speed) = _merit(result), _merit(base)
+    if over != base_over:
+        return over < base_over
+    return -speed > -base_speed * (1 + _WORTH_A_CHANGE)

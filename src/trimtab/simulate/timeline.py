@@ -19,7 +19,7 @@ class Span:
     """Something a lane was busy with.
 
     Attributes:
-        group: "ranks", "engines", "decode workers", "links" or "hosts".
+        group: "steps" (lane 0 steps, 1 their phases), "ranks", "engines", "decode workers", "links" or "hosts".
         lane: within the group.
         name: what it did.
         start, seconds: on the simulation's clock.
@@ -80,7 +80,8 @@ def chrome_trace(timelines: Iterable[tuple[str, Timeline]]) -> dict[str, Any]:
                 "pid": ids[span.group],
                 "tid": span.lane,
                 "ts": round(span.start * _MICRO, 3),
-                "dur": round(span.seconds * _MICRO, 3),
+                # from rounded ends, or spans that touch would overlap by a nanosecond
+                "dur": round(round((span.start + span.seconds) * _MICRO, 3) - round(span.start * _MICRO, 3), 3),
             }
             for span in timeline.spans
         ]

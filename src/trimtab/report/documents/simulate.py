@@ -9,6 +9,8 @@ from trimtab.report.documents.rest import number, rest
 from trimtab.report.figures.theme import colour_of_phase
 from trimtab.report.sections import DataTable, Section
 
+_OF_JOB = ("task", "model", "data", "cluster", "ranks", "batch_size")
+
 
 def simulate_sections(document: dict[str, Any]) -> list[Section]:
     """The sections."""
@@ -24,7 +26,7 @@ def simulate_sections(document: dict[str, Any]) -> list[Section]:
         Section(
             title="Strategies (simulated)",
             text=[
-                f"Scenario {_said([document['scenario']])}. Every figure is simulated: nothing was run.",
+                f"Scenario {document['scenario']}{_job(document)}. Every figure is simulated: nothing was run.",
                 *overflows,
                 *(["Times of a strategy that does not fit are those of enough memory."] if overflows else []),
             ],
@@ -35,6 +37,13 @@ def simulate_sections(document: dict[str, Any]) -> list[Section]:
         *_sweep(document),
         *rest(document, {"simulated", "scenario", "strategies", "sweep", "recommended"}),
     ]
+
+
+def _job(document: dict[str, Any]) -> str:
+    """What was simulated, in short; all settings follow at the end."""
+    settings = document.get("settings") or {}
+    named = [f"{name} {number(settings[name])}" for name in _OF_JOB if name in settings]
+    return f": {', '.join(named)}" if named else ""
 
 
 def _sweep(document: dict[str, Any]) -> list[Section]:
@@ -51,7 +60,8 @@ def _sweep(document: dict[str, Any]) -> list[Section]:
             title="Sweep (simulated)",
             text=[
                 f"Recommended: {best['strategy']} with {_settings(best)}; {number(best['step_ms'])} ms a step, "
-                f"{'fits in memory' if best['fits'] else 'does not fit in memory'}."
+                f"{'fits in memory' if best['fits'] else 'does not fit in memory'}.",
+                *([str(best["run"])] if best.get("run") else []),
             ],
             charts=[bar_chart("simulated step time", names, {"step": (times, "#2f80ed")}, unit="ms, simulated")],
             table=DataTable(
@@ -69,15 +79,23 @@ def _settings(point: dict[str, Any]) -> str:
 
 
 def _table(rows: list[dict[str, Any]], phases: list[str]) -> DataTable:
-    least = min((float(row["step_ms"]) for row in rows), default=0.0)
+    most = max((float(row["tokens_per_gpu_s"]) for row in rows), default=0.0)
     cells = []
     for row in rows:
         times = [number(row["phases"].get(phase)) for phase in phases]
         fits = "does not fit" if row["out_of_memory"] else "fits"
-        figures = [number(row["step_ms"]), f"{float(row['step_ms']) / max(least, 1e-9):.2f}x"]
+        figures = [number(row["step_ms"]), f"{most / max(float(row['tokens_per_gpu_s']), 1e-9):.2f}x"]
         figures += [*times, number(row["tokens_per_gpu_s"]), number(row["attention_ratio"]), fits]
         cells.append([str(row["name"]), *figures])
-    columns = ["strategy", "step ms", "over fastest", *phases, "tokens / GPU s", "attention ratio", "memory"]
+    columns = [
+        "strategy",
+        "step ms",
+        "time a token, to fastest",
+        *phases,
+        "tokens / GPU s",
+        "attention ratio",
+        "memory",
+    ]
     return DataTable(columns=columns, rows=cells, note="Simulated.")
 
 
