@@ -47,7 +47,7 @@ def start_embedded(*, workers: int, budget_bytes: int) -> EmbeddedRay:
     if ray.is_initialized():
         return EmbeddedRay(_address(), None)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    token = secrets.token_hex(32)
+    token = os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32)  # Ray keeps a process to its first token
     _use_token(token)
     options = {
         "address": "local",
