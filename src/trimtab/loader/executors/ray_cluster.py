@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import secrets
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import ray
-from ray._raylet import Config  # type: ignore[attr-defined]  # it is compiled
 
 from trimtab.errors import LoaderError
 
 NAMESPACE = "trimtab"
+
+_raylet: Any = importlib.import_module("ray._raylet")  # compiled: it has no types
 
 _SLACK_BYTES = 256 << 20
 """Of the object store of an embedded Ray, beside twice the budget: slices on their way to ranks, and Ray's own."""
@@ -88,7 +91,7 @@ def connect(address: str, *, token: str | None = None) -> bool:
 
 def _use_token(token: str) -> None:
     os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", token
-    Config.initialize("")  # Ray read the mode when it was imported
+    _raylet.Config.initialize("")  # Ray read the mode when it was imported
 
 
 def _address() -> str:
