@@ -16,7 +16,7 @@ from trimtab.cli import simulate
 from trimtab.cli.main import main
 from trimtab.simulate.bundled import scenario_names
 
-SMALL = ("ranks=8", "batch_size=16", "steps=1", "shards=8")
+SMALL = ("ranks=8", "batch_size=16", "steps=1", "shards=8", "loading.prefetch=0")
 ROW = {"name", "step_ms", "phases", "tokens_per_gpu_s", "attention_ratio", "out_of_memory"}
 
 
@@ -68,7 +68,7 @@ def test_options_may_be_written_like_other_commands(capsys: pytest.CaptureFixtur
 
 def test_a_table_of_ones_own_gets_a_recommendation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = flat_table(tmp_path / "meta.parquet")
-    arguments = [table, "model=internvl-6b-20b", "cluster=h100", "ranks=16", "batch_size=32", "steps=1", "--sweep"]
+    arguments = [table, "model=internvl-6b-20b", "cluster=h100", "ranks=8", "batch_size=16", "steps=1", "--sweep"]
     result = printed(capsys, *arguments)
     assert result["scenario"] == "meta"
     assert {row["name"] for row in result["strategies"]} >= {"as-is", "loongforge", "whole-sample", "all"}
@@ -80,7 +80,7 @@ def test_a_table_of_ones_own_gets_a_recommendation(tmp_path: Path, capsys: pytes
     assert {"recompute=", "balance.max_degree=", "max_tokens_per_micro_batch="} <= set(
         re.findall(r"[\w.]+=", best["run"])
     )
-    assert simulate.run(arguments) == 0
+    assert simulate.run([*arguments, "recompute=true,false", "strategies=[as-is,all]"]) == 0
     said = capsys.readouterr().out
     assert "recommended (simulated): strategy" in said
     assert "…" not in said
@@ -107,7 +107,7 @@ def test_where_nothing_fits_the_nearest_is_named(tmp_path: Path, capsys: pytest.
 
 
 def test_pipelines_are_compared_by_throughput(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["omnibal-6b-20b", "steps=1", "--sweep", "loading.prefetch=2"]
+    arguments = ["omnibal-6b-20b", "steps=1", "strategies=[random,isf+stages]", "--sweep", "loading.prefetch=2"]
     rows = printed(capsys, *arguments)["strategies"]
     gain = max(row["tokens_per_gpu_s"] for row in rows) / rows[0]["tokens_per_gpu_s"]
     assert simulate.run(arguments) == 0

@@ -80,3 +80,29 @@ def test_a_model_of_text_alone_is_refused() -> None:
 def test_a_sample_without_labels_is_refused() -> None:
     with pytest.raises(LoaderError, match="a sample to pack has no labels; it has input_ids"):
         PackCollator(tiny_model("qwen2_5_vl"))([{"input_ids": [1, 2]}])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"image_grid_thw": torch.tensor([[1, 4, 4]])}, "24 patches in pixel_values, and image_grid_thw says 16"),
+        ({"image_grid_thw": None}, "24 patches in pixel_values, and image_grid_thw says 0"),
+        ({"input_ids": torch.arange(9) + 3}, "has 0 placeholders of token .* asks for 6"),
+    ],
+)
+def test_visuals_that_do_not_belong_together_are_refused(change: dict[str, Any], said: str) -> None:
+    model = tiny_model("qwen2_5_vl")
+    config: Any = model.config
+    ids = torch.tensor([3, *[config.image_token_id] * 6, 4, 5])
+    values = 3 * config.vision_config.temporal_patch_size * config.vision_config.patch_size**2
+    sample = {"input_ids": ids, "labels": ids, "pixel_values": torch.zeros(24, values)}
+    with pytest.raises(LoaderError, match=said):
+        PackCollator(model)([{**sample, "image_grid_thw": torch.tensor([[1, 4, 6]]), **change}])
+
+
+def test_packs_of_nothing_and_samples_without_names_are_refused() -> None:
+    collate = PackCollator(tiny_model("qwen2_5_vl"))
+    with pytest.raises(LoaderError, match="no samples"):
+        collate([])
+    with pytest.raises(LoaderError, match="is a str"):
+        collate(["text"])  # type: ignore[list-item]

@@ -56,6 +56,21 @@ def through_the_pipeline(group: dist.ProcessGroup) -> tuple[float, dict[str, Ten
     return loss, {name: weight.grad for name, weight in pipeline.named_parameters() if weight.grad is not None}
 
 
+def two_pipelines(group: dist.ProcessGroup) -> float:
+    run = Run(bounds=(0, LAYERS), ranks=1)
+    model = run.model()
+    collate, samples = PipelineCollator(model), samples_of(model.config)
+    pipeline = PipelinedVLM(model, run.plan(), mesh_of(group, 1))
+    return pipeline.step([collate(samples[:2] if group.rank() == 0 else samples[2:])]).loss
+
+
+def test_pipelines_that_share_a_step_take_a_collators_batches(rank_pool: RankPool) -> None:
+    first, second = rank_pool.run(2, two_pipelines)
+    ((alone, _),) = rank_pool.run(1, through_the_pipeline)
+    assert first == second
+    assert first == pytest.approx(alone, rel=1e-10)
+
+
 def test_loss_and_gradients_are_the_whole_models(rank_pool: RankPool) -> None:
     ((loss, gradients),) = rank_pool.run(1, through_the_pipeline)
     model = Run(bounds=(0, LAYERS), ranks=1).model()
@@ -81,5 +96,5 @@ def test_visuals_without_placeholders_are_refused() -> None:
     model = Run(bounds=(0, LAYERS), ranks=1).model()
     samples = samples_of(model.config)
     samples[1] |= {"pixel_values": samples[0]["pixel_values"], "image_grid_thw": samples[0]["image_grid_thw"]}
-    with pytest.raises(LoaderError, match=r"give .* tokens, its samples .* placeholders"):
+    with pytest.raises(LoaderError, match=r"has 0 placeholders of token .*, and image_grid_thw asks for 6"):
         PipelineCollator(model)(samples)

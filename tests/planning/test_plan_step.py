@@ -190,6 +190,7 @@ def test_published_strategies_plan_whole_steps_too(batch: BatchMetadata, ranks: 
 
 
 @pytest.mark.parametrize("strategy", ["whole-sample", "adaptive"])
+@settings(max_examples=40)
 @given(batch=batches(), ranks=st.integers(2, 6), latency_ns=st.sampled_from([0, 10**5, 10**8]))
 def test_exchanges_of_embeddings_count_where_their_cost_is_known(
     batch: BatchMetadata, ranks: int, latency_ns: int, strategy: str

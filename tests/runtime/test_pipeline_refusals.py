@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -67,6 +67,22 @@ def other_micro_batches(group: dist.ProcessGroup) -> None:
     step(group, lambda rank, batches: batches if rank == 0 else batches[::-1])
 
 
+def other_targets(group: dist.ProcessGroup) -> None:
+    def change(rank: int, batches: Any) -> Any:
+        return batches if rank == 0 else [replace(batches[0], targets=batches[0].targets + 1), *batches[1:]]
+
+    step(group, change)
+
+
+def a_denominator_of_zero(group: dist.ProcessGroup) -> None:
+    model, mesh = RUN.model(), mesh_of(group, 2)
+    PipelinedVLM(model, RUN.plan(), mesh).step(micro_batches(model, MIXED, 1, 0, 60), 0.0)
+
+
+def batches_of_a_processor(group: dist.ProcessGroup) -> None:
+    step(group, lambda rank, batches: [{"input_ids": torch.zeros(1, 3)}])
+
+
 def other_plans(group: dist.ProcessGroup) -> None:
     run = RUN if group.rank() == 0 else replace(RUN, bounds=(0, 5, 9))
     PipelinedVLM(run.model(), run.plan(), mesh_of(group, 2))
@@ -109,6 +125,33 @@ def test_ranks_of_a_pipeline_with_other_micro_batches(rank_pool: RankPool) -> No
     kind, text = refusal(rank_pool, other_micro_batches)
     assert kind is RankDisagreementError
     assert "rank 1" in text
+
+
+def test_ranks_of_a_pipeline_with_other_tokens_of_the_same_shapes(rank_pool: RankPool) -> None:
+    kind, text = refusal(rank_pool, other_targets)
+    assert kind is RankDisagreementError
+    assert "with other tokens than rank 1" in text
+
+
+def test_a_denominator_that_is_not_positive(rank_pool: RankPool) -> None:
+    kind, text = refusal(rank_pool, a_denominator_of_zero)
+    assert kind is SettingsError
+    assert "denominator=0.0 must be positive" in text
+
+
+def test_micro_batches_of_another_kind(rank_pool: RankPool) -> None:
+    kind, text = refusal(rank_pool, batches_of_a_processor)
+    assert kind is SettingsError
+    assert "micro-batch 0 is a dict; give PackedBatch" in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [({"rounding": 0}, "rounding=0"), ({"rounding": -3}, "rounding=-3"), ({"cached_shapes": 0}, "cached")],
+)
+def test_settings_out_of_range(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(SettingsError, match=text):
+        PipelinedVLM(RUN.model(), RUN.plan(), cast(Any, None), **settings)
 
 
 def test_ranks_with_other_plans(rank_pool: RankPool) -> None:

@@ -46,7 +46,7 @@ def test_twenty_updates_end_with_the_same_weights_balanced_or_not(rank_pool: Ran
 @pytest.mark.parametrize(
     ("aggregation", "ranks"),
     [
-        ("seq-mean-token-mean", 2),
+        pytest.param("seq-mean-token-mean", 2, marks=pytest.mark.slow),
         pytest.param("seq-mean-token-mean", 4, marks=pytest.mark.slow),
         pytest.param("seq-mean-token-sum", 4, marks=pytest.mark.slow),
     ],

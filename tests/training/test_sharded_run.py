@@ -63,7 +63,13 @@ def assert_same_steps(shared: SFTSettings, whole: SFTSettings) -> None:
         assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-9)
 
 
-@pytest.mark.parametrize("loader", [LoaderSettings(), LoaderSettings(mode="central")], ids=["shadow", "central"])
+@pytest.mark.parametrize(
+    "loader",
+    [
+        pytest.param(LoaderSettings(), id="shadow"),
+        pytest.param(LoaderSettings(mode="central"), id="central", marks=pytest.mark.slow),
+    ],
+)
 def test_shared_samples_train_as_whole_ones_do(rank_pool: RankPool, files: dict[str, Any], loader: Any) -> None:
     whole = settings_for(files, f"whole-{loader.mode}", balance=WHOLE)
     shared = settings_for(

@@ -28,7 +28,7 @@ def words_of_file(path: str) -> list[str]:
     except yaml.YAMLError as error:
         raise SettingsError(f"config={path}: is no YAML ({' '.join(str(error).split())}); correct it") from error
     if content in (None, ""):
-        raise SettingsError(f"config={path}: is empty; write name: value")
+        return []
     if not isinstance(content, dict):
         raise SettingsError(f"config={path}: holds {type(content).__name__}, not settings by name; write name: value")
     return list(_flat(content, ""))

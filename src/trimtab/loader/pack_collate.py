@@ -57,9 +57,14 @@ class PackCollator:
             ``input_ids`` and ``labels`` [1, L], ``position_ids`` [3, 1, L], ``packed_lengths``, pixels and grids.
 
         Raises:
-            LoaderError: a sample lacks ids or labels, or has not as many of both.
+            LoaderError: there is no sample; one lacks ids or labels, has not as many of both, or other visuals than
+                placeholders.
         """
+        if not samples:
+            raise LoaderError("a pack has no samples; give at least one")
         samples = [_flat(sample) for sample in samples]
+        for sample in samples:
+            self._check_visuals(sample)
         ids = [*(sample["input_ids"] for sample in samples), torch.tensor([self._image])]
         labels = [*(_without_first(sample["labels"]) for sample in samples), torch.tensor([IGNORED_LABEL])]
         positions = [*(self._positions(sample) for sample in samples), torch.zeros(3, 1, dtype=torch.int64)]
@@ -76,6 +81,21 @@ class PackCollator:
                 batch[pixels] = torch.cat([sample[pixels] for sample in own])
                 batch[grid] = torch.cat([sample[grid] for sample in own])
         return batch
+
+    def _check_visuals(self, sample: Sample) -> None:
+        """Pixels, grids and placeholders of a sample belong together."""
+        for (pixels, grid), token in zip(_VISUALS, (self._image, self._video), strict=True):
+            grids = sample.get(grid)
+            found = 0 if sample.get(pixels) is None else len(sample[pixels])
+            patches = 0 if grids is None else int(torch.as_tensor(grids).prod(dim=1).sum())
+            if found != patches:
+                raise LoaderError(f"a sample to pack has {found} patches in {pixels}, and {grid} says {patches}")
+            placeholders = int((sample["input_ids"] == token).sum())
+            if placeholders != patches // self._merge**2:
+                raise LoaderError(
+                    f"a sample to pack has {placeholders} placeholders of token {token}, and {grid} asks for "
+                    f"{patches // self._merge**2}; check pixel_values, grids and input_ids"
+                )
 
     def _positions(self, sample: Sample) -> Tensor:
         ids = sample["input_ids"]
@@ -101,6 +121,10 @@ class PackCollator:
 
 
 def _flat(sample: Sample) -> dict[str, Any]:
+    if not isinstance(sample, Mapping):
+        raise LoaderError(
+            f"a sample to pack is a {type(sample).__name__}; give what the processor makes of one, by name"
+        )
     missing = [name for name in ("input_ids", "labels") if sample.get(name) is None]
     if missing:
         raise LoaderError(

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from trimtab.errors import LoaderError
 from trimtab.loader.pack_batches import IGNORED_LABEL
 from trimtab.loader.pack_collate import PackCollator, Sample
 from trimtab.runtime.packed_batch import PackedBatch
@@ -39,7 +38,7 @@ class PipelineCollator:
         """Join the samples of one micro-batch.
 
         Raises:
-            LoaderError: a sample lacks ids or labels, has not as many of both, or other visuals than placeholders.
+            LoaderError: as ``PackCollator``.
         """
         joined = self._join(samples)
         ids, targets = joined["input_ids"][0], joined["labels"][0, 1:]
@@ -68,11 +67,6 @@ class PipelineCollator:
     def _route(self, of_visuals: Tensor, grids: Sequence[Tensor]) -> LocalRoute:
         """The encoder's rows, images first and then videos, to their placeholders, which follow the samples' order."""
         rows = sum(int((grid.prod(dim=1) // self._merge**2).sum()) for grid in grids)
-        if rows != len(of_visuals):
-            raise LoaderError(
-                f"images and videos of a micro-batch give {rows} tokens, its samples {len(of_visuals)} placeholders "
-                "(a blank image's counted in both); check pixel_values, grids and input_ids"
-            )
         belongs = [torch.nonzero(of_visuals == token).flatten().numpy() for token in (self._image, self._video)]
         return LocalRoute(
             send_rows=np.arange(rows),

@@ -26,9 +26,10 @@ PEERS: dict[str, Callable[[StageProblem], StagePlan]] = {
 def plan_stages(problem: StageProblem) -> StagePlan:
     """The partition and the layers that recompute with the shortest predicted step.
 
-    Under "1f1b" it is proven best unless the search ran out of its counts; ``lower_bound_ns`` tells how far from best
-    it can be. It is never slower than any peer's, or than the best
-    partition without recomputation followed by the best recomputation.
+    Under "1f1b" it is proven best unless the search ran out of its counts, hence never slower than the best partition
+    without recomputation followed by the best recomputation. Interleaved, the layers that recompute are chosen for each
+    chunk by itself, which is not always best. ``lower_bound_ns`` tells how far from best a plan can be. Under either it
+    is never slower than any peer's that fits.
 
     Raises:
         InfeasibleError: no partition fits, even if every layer recomputes; tells the smallest change that works.
@@ -44,8 +45,9 @@ def plan_stages(problem: StageProblem) -> StagePlan:
     plan = None if found is None else plan_of_bounds(problem, found.bounds, "joint")
     if found is None or plan is None:
         raise why_infeasible(problem, starts)
-    best = min([plan, *plans], key=lambda each: each.step_ns)  # a thinned choice of layers can miss a start's
-    return replace(best, lower_bound_ns=found.lower_bound_ns)
+    peers = [peer for solve in PEERS.values() if (peer := solve(problem)).fits]
+    best = min([plan, *plans, *peers], key=lambda each: each.step_ns)  # a thinned choice of layers can miss a start's
+    return replace(best, method=plan.method, lower_bound_ns=found.lower_bound_ns)
 
 
 def plan_peers(problem: StageProblem, lower_bound_ns: int = 0) -> dict[str, StagePlan]:

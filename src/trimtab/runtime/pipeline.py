@@ -18,17 +18,19 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import Schedule1F1B, ScheduleInterleaved1F1B
 
-from trimtab.errors import RankDisagreementError
+from trimtab.errors import RankDisagreementError, SettingsError
 from trimtab.runtime.agreement import agree_on_value
 from trimtab.runtime.attention import use_packed_attention
 from trimtab.runtime.memory_meter import batch_tensors, memory_meter
 from trimtab.runtime.model_layers import find_layers
 from trimtab.runtime.packed_batch import PackedBatch, empty_batch
 from trimtab.runtime.pipeline_checks import (
+    check_denominator,
     check_mesh,
     check_micro_batches,
     check_model,
     check_plan,
+    contents,
     legal_micro_batches,
 )
 from trimtab.runtime.pipeline_gradients import TiedWeights, sum_over_pipelines
@@ -38,6 +40,7 @@ from trimtab.runtime.pipeline_transfers import LeanStage, TimedAction
 from trimtab.runtime.recompute import recompute_layers
 from trimtab.runtime.shared_error import raise_on_every_rank
 from trimtab.runtime.vlm import check_hooks
+from trimtab.schema.setting_checks import check_whole
 from trimtab.schema.stages import StagePlan
 
 ROUNDING = 64
@@ -110,6 +113,8 @@ class PipelinedVLM:
             SettingsError: model, plan and mesh do not go together, or the model is sharded or in evaluation mode.
             RankDisagreementError: ranks hold different plans.
         """
+        check_whole("rounding", rounding, 1)
+        check_whole("cached_shapes", cached_shapes, 1)
         layers = find_layers(model)
         check_hooks(layers.model)
         check_mesh(mesh)
@@ -165,10 +170,13 @@ class PipelinedVLM:
             measure: the peak "memory" of this rank, or the "time" of its forwards and backwards; it slows the step.
 
         Raises:
-            SettingsError: no micro-batches, or one with sequences shared between ranks; on every rank.
+            SettingsError: no micro-batches, one with sequences shared between ranks, or a denominator that is not
+                positive; on every rank.
             RankDisagreementError: the ranks of a pipeline hold different micro-batches, or another pipeline failed.
         """
-        shapes, weight = self._agree(batches)
+        if measure not in (None, "memory", "time"):
+            raise SettingsError(f"measure={measure!r} is unknown; choose memory, time or None")
+        shapes, weight = self._agree(batches, denominator)
         denominator = weight if denominator is None else denominator
         largest = largest_shape(shapes).rounded(self._rounding)
         missing = legal_micro_batches(self.plan, len(batches)) - len(batches)
@@ -212,7 +220,7 @@ class PipelinedVLM:
         run.peak_bytes = meter.peak_bytes if meter else None
         return run
 
-    def _agree(self, batches: Sequence[PackedBatch]) -> tuple[list[BatchShape], float]:
+    def _agree(self, batches: Sequence[PackedBatch], denominator: float | None) -> tuple[list[BatchShape], float]:
         """Shapes of this pipeline's micro-batches and the loss weight of all pipelines'.
 
         What is wrong with them on one rank is raised on all ranks, before any runs.
@@ -222,12 +230,14 @@ class PipelinedVLM:
         error: Exception | None = None
         try:
             check_micro_batches(batches, self._data.rank())
+            check_denominator(denominator)
             shapes = [shape_of(batch) for batch in batches]
             weight = sum(float(batch.loss_weights.sum()) for batch in batches)
         except Exception as caught:
             error = caught
         found: list[Any] = [None] * self._pipe.size()
-        dist.all_gather_object(found, None if error else shapes, group=self._pipe)
+        held = None if error else [(shape, contents(batch)) for shape, batch in zip(shapes, batches, strict=True)]
+        dist.all_gather_object(found, held, group=self._pipe)
         wrong = any(other is None or other != found[0] for other in found)
         total, failed = self._sum_over_pipelines([weight, float(wrong)])
         if not failed:
@@ -236,9 +246,12 @@ class PipelinedVLM:
             raise_on_every_rank(self._pipe, "pipeline step", error)
         for rank, other in enumerate(found):
             if other != found[0]:
+                mine, its = ([shape for shape, _ in each] for each in (found[0], other))
+                told = f"of {_listed(mine)}, rank {rank} of {_listed(its)}"
                 raise RankDisagreementError(
-                    f"pipeline step: rank 0 of the pipeline has micro-batches of {_listed(found[0])}, rank {rank} of "
-                    f"{_listed(other)}; give every rank of a pipeline the same micro-batches"
+                    "pipeline step: rank 0 of the pipeline has micro-batches "
+                    + (told if mine != its else f"with other tokens than rank {rank}")
+                    + "; give every rank of a pipeline the same micro-batches"
                 )
         raise RankDisagreementError("pipeline step: another pipeline that shares it failed; its ranks tell why")
 

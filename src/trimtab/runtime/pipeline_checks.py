@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
@@ -95,6 +97,11 @@ def check_micro_batches(batches: Sequence[PackedBatch], data_rank: int) -> None:
     if not batches:
         raise SettingsError("the step has no micro-batches; give at least one")
     for number, batch in enumerate(batches):
+        if not isinstance(batch, PackedBatch):
+            raise SettingsError(
+                f"micro-batch {number} is a {type(batch).__name__}; give PackedBatch, as PipelineCollator makes of a "
+                "processor's samples"
+            )
         if batch.sequence_groups:
             row = batch.sequence_groups[0].rows[0]
             raise SettingsError(
@@ -110,9 +117,29 @@ def _check_route(number: int, batch: PackedBatch, data_rank: int) -> None:
     if route is None:
         return
     splits = np.array([route.send_splits, route.receive_splits])
-    own = splits[:, data_rank : data_rank + 1]
+    alone = splits.shape[1] == 1  # made for one pipeline, whichever that is
+    own = splits if alone else splits[:, data_rank : data_rank + 1]
     if splits.sum() > own.sum():
         raise SettingsError(
             f"micro-batch {number}: the plan moves vision work between pipelines, which encode their own; plan with "
             "balance_vision=False"
         )
+
+
+def check_denominator(denominator: float | None) -> None:
+    """Check what the loss is divided by.
+
+    Raises:
+        SettingsError: it is not positive, or not finite.
+    """
+    if denominator is not None and not 0 < denominator < math.inf:
+        raise SettingsError(
+            f"denominator={denominator} must be positive: the loss weight of all pipelines' micro-batches"
+        )
+
+
+def contents(batch: PackedBatch) -> tuple[int, int]:
+    """What tells micro-batches of one shape apart: their tokens and targets, each by its place."""
+    sums = (tensor.flatten() for tensor in (batch.input_ids, batch.targets))
+    first, second = (int((values * torch.arange(1, len(values) + 1, device=values.device)).sum()) for values in sums)
+    return first, second
