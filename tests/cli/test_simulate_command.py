@@ -80,7 +80,7 @@ def test_a_table_of_ones_own_gets_a_recommendation(tmp_path: Path, capsys: pytes
     assert {"recompute=", "balance.max_degree=", "max_tokens_per_micro_batch="} <= set(
         re.findall(r"[\w.]+=", best["run"])
     )
-    assert simulate.run([*arguments, "recompute=true,false", "strategies=[as-is,all]"]) == 0
+    assert simulate.run([*arguments[:-1], "strategies=[as-is,all]", "--sweep", "recompute=true,false"]) == 0
     said = capsys.readouterr().out
     assert "recommended (simulated): strategy" in said
     assert "…" not in said
