@@ -95,6 +95,20 @@ def test_joint_is_never_worse_than_partition_first(seed: int, schedule: str) -> 
         assert not peer.fits or plan.step_ns <= peer.step_ns
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_interleaved_plans_are_no_slower_than_peers_and_partition_first(seed: int) -> None:
+    profile = random_profile(seed, 5 + seed % 2)
+    problem = StageProblem(profile=profile, ranks=2, chunks=2, micro_batches=4, memory_bytes=GB, schedule="interleaved")
+    first = plan_stages(problem).bounds
+    problem = capped(problem, 0.2 + 0.03 * seed)
+    plan = plan_stages(problem)
+    second = best_step(each for each in every_plan(problem) if each.bounds == first)
+    assert plan.fits
+    assert second is None or plan.step_ns <= second
+    for peer in plan_peers(problem).values():
+        assert not peer.fits or plan.step_ns <= peer.step_ns
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_the_bound_holds_where_the_search_is_cut_short(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = small_problem(seed, ranks=2, micro_batches=3)

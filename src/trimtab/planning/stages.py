@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.planning import interleaved_search, stage_search
+from trimtab.planning.interleaved_recompute import recomputing, refine
 from trimtab.planning.min_max import least_largest, run_sums
 from trimtab.planning.peers import published_search, uniform_layers, uniform_parameters
 from trimtab.planning.recompute import can_recompute
@@ -27,9 +28,9 @@ def plan_stages(problem: StageProblem) -> StagePlan:
     """The partition and the layers that recompute with the shortest predicted step.
 
     Under "1f1b" it is proven best unless the search ran out of its counts, hence never slower than the best partition
-    without recomputation followed by the best recomputation. Interleaved, the layers that recompute are chosen for each
-    chunk by itself, which is not always best. ``lower_bound_ns`` tells how far from best a plan can be. Under either it
-    is never slower than any peer's that fits.
+    without recomputation followed by the best recomputation. Interleaved it is best only where few partitions and
+    few choices are all tried. ``lower_bound_ns`` tells how far from best a plan can be. Under either it is never slower
+    than any peer's that fits.
 
     Raises:
         InfeasibleError: no partition fits, even if every layer recomputes; tells the smallest change that works.
@@ -46,8 +47,28 @@ def plan_stages(problem: StageProblem) -> StagePlan:
     if found is None or plan is None:
         raise why_infeasible(problem, starts)
     peers = [peer for solve in PEERS.values() if (peer := solve(problem)).fits]
+    if problem.schedule == "interleaved":
+        peers += _refined(problem, [plan, *plans, *peers])
     best = min([plan, *plans, *peers], key=lambda each: each.step_ns)  # a thinned choice of layers can miss a start's
     return replace(best, method=plan.method, lower_bound_ns=found.lower_bound_ns)
+
+
+def _refined(problem: StageProblem, plans: Sequence[StagePlan]) -> list[StagePlan]:
+    """The shortest of these, and the best partition without recomputation, with layers chosen for the whole step."""
+    found = []
+    shortest = min(plans, key=lambda each: each.step_ns)
+    found.append(refine(problem, shortest.bounds, recomputing(problem, shortest)))
+    free = interleaved_search.search(_without_cap(problem), [plan.bounds for plan in plans])
+    if free is not None and free.bounds != shortest.bounds:
+        found.append(refine(problem, free.bounds))
+    return [plan for plan in found if plan is not None]
+
+
+def _without_cap(problem: StageProblem) -> StageProblem:
+    """The same with memory for all layers of all micro-batches."""
+    profile = problem.profile
+    held = profile.activation_bytes + profile.workspace_bytes + profile.boundary_bytes
+    return replace(problem, memory_bytes=int(profile.state_bytes.sum() + 2 * problem.micro_batches * held.sum()) + 1)
 
 
 def plan_peers(problem: StageProblem, lower_bound_ns: int = 0) -> dict[str, StagePlan]:
