@@ -64,3 +64,23 @@ def test_evaluation_mode_and_no_micro_batches_are_refused() -> None:
         profile_layers(model, [], loss_of)
     with pytest.raises(SettingsError, match=r"call model.train\(\) first"):
         profile_layers(model.eval(), [batch_of(model.config)], loss_of)
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (lambda model, batch: None, "returned NoneType"),
+        (lambda model, batch: model(**batch, use_cache=False).logits, "a tensor of shape"),
+        (lambda model, batch: torch.zeros(()), "needs no gradient"),
+    ],
+)
+def test_a_loss_that_is_none_is_refused(loss: Any, said: str) -> None:
+    model = model_of("qwen2_5_vl")
+    with pytest.raises(SettingsError, match=said):
+        profile_layers(model, [batch_of(model.config, side=8)], loss)
+
+
+def test_optimizer_state_of_less_than_nothing_is_refused() -> None:
+    model = model_of("qwen2_5_vl")
+    with pytest.raises(SettingsError, match="optimizer_bytes=-1"):
+        profile_layers(model, [batch_of(model.config)], loss_of, optimizer_bytes=-1)

@@ -58,10 +58,17 @@ class StageProblem:
             chunks = f" of {self.chunks} chunks" if self.chunks > 1 else ""
             raise InfeasibleError(
                 f"{self.ranks} stages{chunks} need at least {self.stages} layers, the model has {len(self.profile)}; "
-                f"use at most {max(1, len(self.profile) // self.chunks)} stages"
+                f"use at most {self._smaller()}"
             )
 
         self._check_size()
+
+    def _smaller(self) -> str:
+        """The change that goes the least way: fewer chunks where one layer is left for each rank's two, else ranks."""
+        layers = len(self.profile)
+        if self.chunks > 1 and layers >= 2 * self.ranks:
+            return f"{layers // self.ranks} chunks"
+        return f"{max(1, layers // self.chunks)} stages"
 
     def _check_size(self) -> None:
         """Refuse what would take too long, too much memory or more than 64 bits to plan."""

@@ -19,6 +19,7 @@ from trimtab.runtime.layer_regions import LayerRegions
 from trimtab.runtime.memory_meter import local_tensor
 from trimtab.runtime.model_layers import ModelLayers, find_layers
 from trimtab.runtime.recompute import recompute_layers, recomputing_layers
+from trimtab.schema.setting_checks import check_least
 from trimtab.schema.stages import LayerProfile, LayerSpread
 
 Batch = TypeVar("Batch")
@@ -70,9 +71,10 @@ def profile_layers(
 
     Raises:
         UnknownModelError: the model's layers cannot be found.
-        SettingsError: there are no batches, or the model is in evaluation mode.
+        SettingsError: there are no batches, the model is in evaluation mode or all frozen, or the loss is no scalar.
     """
-    layers = find_layers(model)
+    layers, batches = find_layers(model), list(batches)
+    check_least("optimizer_bytes", optimizer_bytes, 0)
     if not batches or repeats < 1:
         raise SettingsError(f"{len(batches)} micro-batches and repeats={repeats}: give at least one of each")
     if not layers.model.training:
@@ -158,7 +160,13 @@ def _least_times(model: nn.Module, layers: ModelLayers, batch: Batch, loss_of: L
 
 
 def _run(model: nn.Module, batch: Batch, loss_of: LossOf[Batch]) -> None:
-    loss_of(model, batch).backward()
+    loss = loss_of(model, batch)
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise SettingsError(f"loss_of returned {found}; it must return the scalar loss of a micro-batch")
+    if not loss.requires_grad:
+        raise SettingsError("the loss needs no gradient: no weight of the model is trained; unfreeze some")
+    loss.backward()
 
 
 def _largest(found: Sequence[LayerBytes]) -> LayerBytes:
