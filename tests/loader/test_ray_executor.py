@@ -61,6 +61,7 @@ def test_nobody_without_the_token_comes_in(tmp_path: Path) -> None:
     run_scenario("guarded", tmp_path)
 
 
+@pytest.mark.slow  # quick, but Ray is only there with the slow tests
 @pytest.mark.parametrize(("failures", "starts"), [(0, True), (2, True), (3, False)])
 def test_a_start_that_fails_is_tried_three_times(failures: int, starts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from trimtab.loader.executors import ray_cluster
@@ -70,7 +71,7 @@ def test_a_start_that_fails_is_tried_three_times(failures: int, starts: bool, mo
         monkeypatch.setenv(name, "")  # so that what the start sets is undone
     with (
         mock.patch.object(ray_cluster, "ray") as ray,
-        mock.patch.object(ray_cluster, "Config"),
+        mock.patch.object(ray_cluster, "_raylet"),
         mock.patch.object(ray_cluster.time, "sleep") as sleep,
     ):
         ray.is_initialized.return_value = False
