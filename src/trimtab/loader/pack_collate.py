@@ -19,7 +19,7 @@ from trimtab.runtime.positions import rope_positions
 
 Sample = Mapping[str, Any]
 
-_VISUALS = (("pixel_values", "image_grid_thw"), ("pixel_values_videos", "video_grid_thw"))
+VISUALS = (("pixel_values", "image_grid_thw"), ("pixel_values_videos", "video_grid_thw"))
 
 
 class PackCollator:
@@ -75,7 +75,7 @@ class PackCollator:
             "packed_lengths": tuple(len(part) for part in ids),
             "use_cache": False,
         }
-        for pixels, grid in _VISUALS:
+        for pixels, grid in VISUALS:
             own = [sample for sample in [*samples, self._blank()] if sample.get(pixels) is not None]
             if own:
                 batch[pixels] = torch.cat([sample[pixels] for sample in own])
@@ -84,7 +84,7 @@ class PackCollator:
 
     def _check_visuals(self, sample: Sample) -> None:
         """Pixels, grids and placeholders of a sample belong together."""
-        for (pixels, grid), token in zip(_VISUALS, (self._image, self._video), strict=True):
+        for (pixels, grid), token in zip(VISUALS, (self._image, self._video), strict=True):
             grids = sample.get(grid)
             found = 0 if sample.get(pixels) is None else len(sample[pixels])
             patches = 0 if grids is None else int(torch.as_tensor(grids).prod(dim=1).sum())
@@ -99,7 +99,7 @@ class PackCollator:
 
     def _positions(self, sample: Sample) -> Tensor:
         ids = sample["input_ids"]
-        images, videos = (sample.get(grid) for _, grid in _VISUALS)
+        images, videos = (sample.get(grid) for _, grid in VISUALS)
         grids = [grid for grid in (images, videos) if grid is not None]
         counts = [0 if grid is None else len(grid) for grid in (images, videos)]
         seconds = torch.as_tensor(sample.get("second_per_grid_ts", [1.0] * counts[1]), dtype=torch.float32)

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from trimtab.loader.pack_batches import IGNORED_LABEL
-from trimtab.loader.pack_collate import PackCollator, Sample
+from trimtab.loader.pack_collate import VISUALS, PackCollator, Sample
 from trimtab.runtime.packed_batch import PackedBatch
 from trimtab.schema.routes import LocalRoute
 
@@ -42,8 +42,8 @@ class PipelineCollator:
         """
         joined = self._join(samples)
         ids, targets = joined["input_ids"][0], joined["labels"][0, 1:]
-        pixels = [joined[name] for name in ("pixel_values", "pixel_values_videos") if name in joined]
-        grids = [joined[name] for name in ("image_grid_thw", "video_grid_thw") if name in joined]
+        pixels = [joined[name] for name, _ in VISUALS if name in joined]
+        grids = [joined[name] for _, name in VISUALS if name in joined]
         positions = torch.nonzero(targets != IGNORED_LABEL).flatten()
         lengths = torch.tensor(joined["packed_lengths"])
         rows = torch.repeat_interleave(torch.arange(len(lengths)), lengths)[positions]

@@ -35,7 +35,8 @@ def plan_stages(problem: StageProblem) -> StagePlan:
     Raises:
         InfeasibleError: no partition fits, even if every layer recomputes; tells the smallest change that works.
     """
-    starts = _starts(problem)
+    peers = [solve(problem) for solve in PEERS.values()]
+    starts = _starts(problem, peers)
     plans = [plan for bounds in starts if (plan := plan_of_bounds(problem, bounds, "joint")) is not None]
     reached = min((plan.step_ns for plan in plans), default=_any_step_ns(problem))
     seeds = [plan.bounds for plan in plans]
@@ -46,18 +47,17 @@ def plan_stages(problem: StageProblem) -> StagePlan:
     plan = None if found is None else plan_of_bounds(problem, found.bounds, "joint")
     if found is None or plan is None:
         raise why_infeasible(problem, starts)
-    peers = [peer for solve in PEERS.values() if (peer := solve(problem)).fits]
+    plans = [plan, *plans, *(peer for peer in peers if peer.fits)]
     if problem.schedule == "interleaved":
-        peers += _refined(problem, [plan, *plans, *peers])
-    best = min([plan, *plans, *peers], key=lambda each: each.step_ns)  # a thinned choice of layers can miss a start's
+        plans += _refined(problem, plans)
+    best = min(plans, key=lambda each: each.step_ns)  # a thinned choice of layers can miss a start's
     return replace(best, method=plan.method, lower_bound_ns=found.lower_bound_ns)
 
 
 def _refined(problem: StageProblem, plans: Sequence[StagePlan]) -> list[StagePlan]:
     """The shortest of these, and the best partition without recomputation, with layers chosen for the whole step."""
-    found = []
     shortest = min(plans, key=lambda each: each.step_ns)
-    found.append(refine(problem, shortest.bounds, recomputing(problem, shortest)))
+    found = [refine(problem, shortest.bounds, recomputing(problem, shortest))]
     free = interleaved_search.search(_without_cap(problem), [plan.bounds for plan in plans])
     if free is not None and free.bounds != shortest.bounds:
         found.append(refine(problem, free.bounds))
@@ -81,14 +81,14 @@ def plan_peers(problem: StageProblem, lower_bound_ns: int = 0) -> dict[str, Stag
     return {name: replace(solve(problem), lower_bound_ns=lower_bound_ns) for name, solve in PEERS.items()}
 
 
-def _starts(problem: StageProblem) -> list[tuple[int, ...]]:
+def _starts(problem: StageProblem, peers: Sequence[StagePlan]) -> list[tuple[int, ...]]:
     """Partitions to begin with: evened with and without recomputation, least memory, and those of the peers."""
     profile = problem.profile
     work = profile.forward_ns + profile.backward_ns
     repeated = np.where(can_recompute(profile), profile.recompute_ns, 0)
     weights: list[NDArray[np.int64]] = [work, work + repeated, profile.state_bytes + profile.recomputed_bytes]
     starts = [least_largest(run_sums(weight, problem.stages))[1] for weight in weights]
-    starts += [solve(problem).bounds for solve in PEERS.values()]
+    starts += [peer.bounds for peer in peers]
     return list(dict.fromkeys(starts))
 
 
