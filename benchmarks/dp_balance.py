@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from statistics import median
@@ -31,6 +31,7 @@ from harness import Case, Check, Report
 from trimtab.demo.tiny_models import tiny_config
 from trimtab.planning.settings import PlanSettings
 from trimtab.runtime.attention import use_packed_attention
+from trimtab.runtime.balanced_step import BalancedStep
 from trimtab.runtime.balancer import BatchBalancer
 from trimtab.runtime.balancer_settings import BalancerSettings, EncoderBalanceSettings
 from trimtab.runtime.vision_balance import balance_encoder
@@ -79,14 +80,19 @@ def model_of(width: int) -> Any:
     return Qwen2_5_VLForConditionalGeneration(config).train()
 
 
-def pack(config: Any, seed: Sequence[int], size: Size, *, even: bool) -> dict[str, Any]:
-    """One rank's micro-batch: lognormal texts, each with an image or a video of its own size, or none."""
+def pack(config: Any, seed: Sequence[int], size: Size, *, spread: float = 1.0) -> dict[str, Any]:
+    """One rank's micro-batch: lognormal texts, each with an image or a video of its own size, or none.
+
+    ``spread`` 0 makes all samples alike, 1 gives sizes a heavy tail.
+    """
     draw = np.random.default_rng(seed)
     generator = torch.Generator().manual_seed(int(draw.integers(1 << 30)))
     ids, positions, grids = [], [], []
     for index in range(size.samples):
-        text = size.text if even else int(np.clip(draw.lognormal(np.log(size.text), 1.1), 8, size.text * 12))
-        frames, side = (1, 12) if even else (int(draw.choice([1, 1, 1, 4, 12])), 2 * int(draw.integers(2, 11)))
+        text = int(np.clip(draw.lognormal(np.log(size.text), 1.1 * spread), 8, size.text * 12))
+        frames, side = int(draw.choice([1, 1, 1, 4, 12])), 2 * int(draw.integers(2, 11))
+        if draw.random() >= spread:
+            frames, side = 1, 12
         visual = index % 3 != 2
         tokens = frames * side * side // 4 if visual else 0
         sample = [config.vision_start_token_id, *[config.video_token_id] * tokens, config.vision_end_token_id]
@@ -121,7 +127,7 @@ def settings_of(variant: str, sync: Sync) -> BalancerSettings:
 
 
 def run_loop(
-    group: dist.ProcessGroup, host: str, variants: Sequence[str], size: Size, even: bool
+    group: dist.ProcessGroup, host: str, variants: Sequence[str], size: Size, spread: float
 ) -> list[list[Timing]]:
     """Timings [round][variant] of one rank."""
     model = model_of(size.width)
@@ -140,7 +146,7 @@ def run_loop(
     }
     rounds = []
     for turn in range(size.rounds + 1):
-        batches = [pack(config, (turn, group.rank(), index), size, even=even) for index in range(count)]
+        batches = [pack(config, (turn, group.rank(), index), size, spread=spread) for index in range(count)]
         order = [variants[(turn + offset) % len(variants)] for offset in range(len(variants))]
         timed = {name: time_step(wrapped, balancers[name], batches, group) for name in order}
         if turn:  # the first warms up
@@ -148,8 +154,14 @@ def run_loop(
     return rounds
 
 
-def time_step(model: Any, balancer: BatchBalancer, batches: list[dict[str, Any]], group: dist.ProcessGroup) -> Timing:
-    """One optimizer step without the optimizer."""
+def time_step(
+    model: Any,
+    balancer: BatchBalancer,
+    batches: list[dict[str, Any]],
+    group: dist.ProcessGroup,
+    seen: Callable[[BalancedStep], object] = lambda step: None,
+) -> Timing:
+    """One optimizer step without the optimizer; ``seen`` gets what the balancer made of it."""
     dist.barrier(group)
     began, busy = time.perf_counter(), time.thread_time()
     step = balancer.balance(batches)
@@ -165,6 +177,7 @@ def time_step(model: Any, balancer: BatchBalancer, batches: list[dict[str, Any]]
     dist.barrier(group)
     wall = time.perf_counter() - began
     model.zero_grad()
+    seen(step)
     return Timing(wall=wall * 1e3, busy=busy * 1e3, inside=inside * 1e3)
 
 
@@ -175,7 +188,7 @@ def run_encoder(group: dist.ProcessGroup, variants: Sequence[str], size: Size) -
     own = dist.new_group(backend="gloo")
     rounds = []
     for turn in range(size.rounds + 1):
-        batch = pack(model.config, (turn, group.rank(), 0), size, even=False)
+        batch = pack(model.config, (turn, group.rank(), 0), size)
         timed = {}
         for name in variants:
             settings = EncoderBalanceSettings(
@@ -228,11 +241,11 @@ def main() -> int:
     variants = ("unbalanced", "loongforge", "trimtab")
     with RankPool() as pool:
         for host in SYNC:
-            found = pool.run(RANKS, run_loop, host, variants, size, False, timeout_s=600)
+            found = pool.run(RANKS, run_loop, host, variants, size, 1.0, timeout_s=600)
             report_loop(report, f"{host}, heavy-tailed", variants, found)
         encoders = tuple(ENCODERS)
         report_loop(report, "encoder alone", encoders, pool.run(RANKS, run_encoder, encoders, size, timeout_s=600))
-        even = pool.run(RANKS, run_loop, "FSDP2", ("trimtab",), size, True, timeout_s=600)
+        even = pool.run(RANKS, run_loop, "FSDP2", ("trimtab",), size, 0.0, timeout_s=600)
     shares = [100 * max(rank[t][0].inside / rank[t][0].busy for rank in even) for t in range(len(even[0]))]
     report.cases.append(Case.of("balanced already", "time inside the balancer", "% of step", shares))
     if not args.quick:  # the quick run's steps are a few milliseconds

@@ -18,6 +18,7 @@ from settings_page import MOVES, PAGE, settings_of, settings_page  # noqa: E402 
 
 from trimtab.planning.settings import PlanSettings  # noqa: E402
 from trimtab.runtime.balancer_settings import BalancerSettings, EncoderBalanceSettings  # noqa: E402
+from trimtab.simulate.scenario import Scenario  # noqa: E402
 from trimtab.training.grpo.settings import GRPOSettings  # noqa: E402
 
 
@@ -29,6 +30,7 @@ def test_every_setting_has_a_meaning_and_every_note_a_setting() -> None:
     known = {setting.name: setting for setting in settings_of(GRPOSettings)}
     for kind in (PlanSettings, BalancerSettings, EncoderBalanceSettings):
         known |= {f"{kind.__name__}.{setting.name}": setting for setting in settings_of(kind, nested=False)}
+    known |= {f"Scenario.{setting.name}": setting for setting in settings_of(Scenario)}
     assert [name for name, setting in known.items() if not setting.meaning] == []
     assert set(MOVES) - set(known) == set()
 

@@ -14,6 +14,7 @@ from typing import Any, get_type_hints
 
 from trimtab.planning.settings import PlanSettings
 from trimtab.runtime.balancer_settings import BalancerSettings, EncoderBalanceSettings
+from trimtab.simulate.scenario import Scenario
 from trimtab.training.grpo.settings import GRPOSettings
 from trimtab.training.settings import SFTSettings
 
@@ -56,6 +57,12 @@ MOVES = {
     "PlanSettings.equal_counts": "on where the host demands it: verl's dispatch, most GRPO losses",
     "PlanSettings.max_degree": "8, a host, for `adaptive`; more where `trimtab plan` shows a floor above 1",
     "PlanSettings.locality_tolerance": "higher where links are slow",
+    "Scenario.micro_batch_tokens": "what the job itself would run with; else what fits is taken",
+    "Scenario.micro_batch_ms": "small models and short micro-batches, where launches count",
+    "Scenario.overlap": "a measurement on the cluster",
+    "Scenario.loading.ship_bandwidth": "a measurement of the controller; it decides what loading costs",
+    "Scenario.rollout.mean_tokens": "the task",
+    "Scenario.rollout.spread": "the task",
     "BalancerSettings.mode": "`observe` first",
     "BalancerSettings.threshold": "higher where links are slow and steps short",
     "BalancerSettings.uneven_ends": "`share` where datasets of ranks differ in length",
@@ -110,6 +117,10 @@ def settings_page() -> str:
         _table(list(settings_of(BalancerSettings, nested=False)), "BalancerSettings."),
         "## The vision encoder in a loop of your own: `EncoderBalanceSettings`\n",
         _table(list(settings_of(EncoderBalanceSettings)), "EncoderBalanceSettings."),
+        "## A simulated job: `trimtab simulate`\n",
+        "Written `name=value` behind the scenario, or in its YAML file. "
+        "[What is assumed, and where from](simulate.md#what-is-assumed).\n",
+        _table(list(settings_of(Scenario)), "Scenario."),
     ]
     return "\n".join(parts)
 

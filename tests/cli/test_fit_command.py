@@ -56,6 +56,13 @@ def test_recorded_steps_give_their_coefficients(tmp_path: Path, capsys: pytest.C
     assert json.loads((tmp_path / "cost.json").read_text()) == printed
 
 
+def test_a_folder_of_variants_means_all_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded_run(tmp_path / "balanced", 40)
+    recorded_run(tmp_path / "baseline", 50)
+    assert run(tmp_path, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 86
+
+
 def test_several_runs_are_fitted_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(recorded_run(tmp_path / "one", 40), recorded_run(tmp_path / "two", 50) / "steps.jsonl", "--json") == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 86

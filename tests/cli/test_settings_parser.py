@@ -41,6 +41,29 @@ def test_a_misspelt_setting_is_refused_with_the_nearest_one(word: str, said: str
 
 
 @pytest.mark.parametrize(
+    ("word", "must"),
+    [
+        ("steps=1.5", "a whole number"),
+        ("resume=maybe", "true or false"),
+        ("optimizer.beta1=", "a number"),
+        ("balance.mode=some", "one of off, observe, on"),
+        ("max_tokens_per_micro_batch=x", "a whole number, or null"),
+        ("lora.targets=[1", "a list, such as [a,b]"),
+        ("lora=3", "written setting by setting, such as lora.rank=…"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_refused_with_what_it_must_be(word: str, must: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        parsed(word)
+    assert str(caught.value) == f"{word} must be {must}"
+
+
+def test_a_word_that_sets_nothing_is_refused() -> None:
+    with pytest.raises(SettingsError, match="'stray' is no setting; write name=value, or see --help"):
+        parsed("stray")
+
+
+@pytest.mark.parametrize(
     "text", ["balance: off", "balance: {mode: off}", "balance:\n  mode: 'off'\n", "balance.mode: off"]
 )
 def test_off_in_a_file_is_the_word_off(tmp_path: Path, text: str) -> None:

@@ -107,7 +107,7 @@ def test_where_nothing_fits_the_nearest_is_named(tmp_path: Path, capsys: pytest.
 
 
 def test_pipelines_are_compared_by_throughput(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["omnibal-6b-20b", "steps=1", "strategies=[random,isf+stages]", "--sweep", "loading.prefetch=2"]
+    arguments = ["omnibal-6b-20b", "steps=1", "strategies=[random,isf+stages]", "--sweep", "loading.prefetch=2,3"]
     rows = printed(capsys, *arguments)["strategies"]
     gain = max(row["tokens_per_gpu_s"] for row in rows) / rows[0]["tokens_per_gpu_s"]
     assert simulate.run(arguments) == 0
@@ -125,6 +125,13 @@ def test_a_sweep_tries_each_value(capsys: pytest.CaptureFixture[str]) -> None:
     at = {point["settings"].get("max_degree"): point["step_ms"] for point in result["sweep"]}
     assert at["8"] <= at["1"]
     assert result["recommended"]["strategy"] == "all"
+
+
+def test_a_setting_behind_the_sweep_is_a_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--sweep", "max_degree=1,8", "strategies=[all,loader-only]", *SMALL]
+    result = printed(capsys, "flexrl-video-heavy", *words)
+    assert [row["name"] for row in result["strategies"]] == ["all", "loader-only"]
+    assert [point["settings"] for point in result["sweep"]] == [{"max_degree": "1"}, {"max_degree": "8"}]
 
 
 def test_the_trace_is_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,7 +168,7 @@ def test_the_trace_is_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["flexrl-image-heavy", "--sweep", "max_degree=1,,2"], "write setting=value,value"),
         (["flexrl-image-heavy", "--sweep", "max_degree=0,2"], "max_degree=0 must be at least 1"),
         (["flexrl-image-heavy", "--sweep", "degrees=1,2"], "unknown setting degrees"),
-        (["flexrl-image-heavy", "--sweep", "p_max=1", "max_degree=2"], "swept twice"),
+        (["flexrl-image-heavy", "--sweep", "p_max=1,2", "max_degree=2,4"], "swept twice"),
         (["flexrl-image-heavy", "strategies=[uniform-3]", "steps=1"], "heads do not split into 3"),
         (["flexrl-image-heavy", "--timeline", "/proc/no/trace.json"], "cannot be written"),
         ([], "SCENARIO"),

@@ -19,13 +19,14 @@ from trimtab.report.prediction import RankError, rank_error
 
 _PHASE = "language"
 _SWEEP_TOKENS = 4096
+_STEPS = "steps.jsonl"
 
 _Found = tuple[FittedCost, dict[str, Any], RankError | None]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("steps", nargs="*", metavar="STEPS", help="steps.jsonl of a run, or a run's folder")
+    parser.add_argument("steps", nargs="*", metavar="STEPS", help="steps.jsonl, or folder of a run or of its variants")
     parser.add_argument("--sweep", action="store_true", help="time made-up packs on this machine, without a run")
     parser.add_argument(
         "--model", type=Path, metavar="FOLDER", help="model of the sweep; random weights if it has none"
@@ -84,7 +85,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _fit_recorded(args: argparse.Namespace, terms: tuple[str, ...]) -> _Found:
-    runs = [_rows(Path(path)) for path in args.steps]
+    runs = [_rows(file) for path in args.steps for file in _recorded_files(Path(path))]
     warm = [row for rows in runs for row in rows[args.skip_first :]]
     if not warm:
         raise MetadataError(
@@ -106,9 +107,15 @@ def _fit_sweep(args: argparse.Namespace, terms: tuple[str, ...]) -> _Found:
     return outcome, {**outcome.to_json(), "observations": outcome.steps}, None
 
 
+def _recorded_files(path: Path) -> list[Path]:
+    """The steps.jsonl named: a file, a run's, or those of its variants such as runs/demo/balanced."""
+    if not path.is_dir() or (path / _STEPS).exists():
+        return [path / _STEPS if path.is_dir() else path]
+    return sorted(path.glob(f"*/{_STEPS}")) or [path / _STEPS]
+
+
 def _rows(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     """(where, row) of every line."""
-    path = path / "steps.jsonl" if path.is_dir() else path
     if not path.is_file():
         raise MetadataError(f"{path}: no such file; `trimtab train` writes steps.jsonl into its run folder")
     rows = []

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar, get_origin, get_type_hints
 
 from jsonargparse import ArgumentError, ArgumentParser
 
+from trimtab.cli.setting_errors import told
 from trimtab.cli.settings_file import words_of_file
 from trimtab.errors import SettingsError
 
@@ -49,7 +49,7 @@ def parse_settings(kind: type[Settings], arguments: Sequence[str], *, command: s
         parsed = parser.parse_args(words)
         values = parser.instantiate(parsed).as_dict()
     except (ArgumentError, TypeError, ValueError) as error:
-        raise SettingsError(_told(str(error), types)) from error
+        raise SettingsError(told(str(error), types, words)) from error
     values.pop(_CONFIG, None)
     return kind(**values)
 
@@ -95,28 +95,3 @@ def _written_out(word: str, types: dict[str, Any]) -> str:
     if get_origin(types[name]) is tuple and value and not value.startswith("["):
         return f"--{name}=[{value}]"
     return word
-
-
-def _told(problem: str, types: dict[str, Any]) -> str:
-    """One line, with the nearest known name where one is unknown."""
-    line = " ".join(part.strip() for part in problem.splitlines() if part.strip())
-    unknown = re.search(r"[Uu]nrecogni[sz]ed arguments: --?(?P<name>[\w.]+)", line)
-    if not unknown:
-        return line
-    near = _nearest(unknown["name"], types)
-    remedy = f"did you mean {near}?" if near else "--help lists all settings"
-    return f"unknown setting {unknown['name']}; {remedy}"
-
-
-def _nearest(unknown: str, types: dict[str, Any]) -> str | None:
-    """The setting probably meant: the name elsewhere, one it abbreviates (lr: learning_rate), or one alike."""
-    last = {name: name.rpartition(".")[2] for name in types}
-    wanted = unknown.rpartition(".")[2]
-    for name, own in last.items():
-        if wanted in (own, "".join(word[0] for word in own.split("_") if "_" in own)):
-            return name
-    alike: list[str] = difflib.get_close_matches(unknown, types, n=1, cutoff=0.6)
-    if alike and not dataclasses.is_dataclass(types[alike[0]]):
-        return alike[0]
-    own_alike = difflib.get_close_matches(wanted, last.values(), n=1, cutoff=0.7)
-    return next((name for name, own in last.items() if own in own_alike), alike[0] if alike else None)

@@ -129,7 +129,16 @@ def _parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         f"with stages {' '.join(_PIPELINE_SWEEP)}",
     )
     args, rest = parser.parse_known_args(_with_equals(arguments))
-    return args, [*args.settings, *rest]
+    behind = [word for word in args.sweep or () if _sets_one_value(word)]
+    if behind:
+        args.sweep = [word for word in args.sweep if word not in behind]
+    return args, [*args.settings, *behind, *rest]
+
+
+def _sets_one_value(word: str) -> bool:
+    """Whether a word behind ``--sweep`` is a setting that happens to stand there: one value is nothing to vary."""
+    _, equals, value = word.partition("=")
+    return bool(equals and value) and ("," not in value or value.startswith("["))
 
 
 def _with_equals(arguments: Sequence[str]) -> list[str]:

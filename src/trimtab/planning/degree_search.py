@@ -1,13 +1,15 @@
 """The search for degrees: shard as little as evens the ranks.
 
 A threshold on the time of a single sample gives every sample the smallest degree that keeps below it; thresholds are
-lowered until the placement is even. What is missing is won by raising the largest sample of the slowest rank, and what
-was sharded in vain is taken back, most bytes first. All steps are counted, none is timed.
+lowered until the placement is even. What is missing is won by raising the largest sample of the slowest rank, then by
+changing single degrees, and what was sharded in vain is taken back, most bytes first. All steps are counted, none is
+timed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +19,10 @@ from trimtab.planning.node_placement import NodePlacer, Placement
 # Longest time of a sample in percent of the bound.
 _THRESHOLDS = (100, 80, 64, 50, 40, 32, 25, 20, 16, 12, 10, 8, 6, 4)
 _ROUNDS = 20
-# Placements tried to raise and to lower degrees: so many samples over all tries, within limits.
+# Placements tried to raise, change and lower degrees: so many samples over all tries, within limits.
 _SAMPLES_RAISED = 2_000
 _SAMPLES_LOWERED = 4_000
+_SAMPLES_CHANGED = 2_000
 _FEWEST_TRIES = 4
 _MOST_TRIES = 64
 
@@ -69,6 +72,8 @@ class DegreeSearch:
             self._raise_degrees()
         if self._best is None:
             return None
+        if not self._good_enough():
+            self._change_one_by_one(self._best)
         self._lower_degrees(self._fewest_bytes())
         return self._fewest_bytes()
 
@@ -130,6 +135,31 @@ class DegreeSearch:
                 self._keep(now)
                 if self._good_enough():
                     return
+
+    def _change_one_by_one(self, now: Placement) -> None:
+        """Give one sample its next higher or lower degree wherever that is faster, costliest samples first.
+
+        Done where samples are few, so that the tries reach all of them.
+        """
+        tries = self._tries(_SAMPLES_CHANGED)
+        changed = tries >= 2 * len(now.column)
+        while changed and tries:
+            changed = False
+            cost = self.placer.sharding.cost_ns[np.arange(len(now.column)), now.column]
+            for row, step in product(np.argsort(-cost, kind="stable").tolist(), (1, -1)):
+                column = now.column.copy()
+                column[row] += step
+                if not (0 <= column[row] < len(self.placer.degrees) and self.feasible[row, column[row]]):
+                    continue
+                if not tries:
+                    return
+                tries -= 1
+                found = self.placer.place(column, _ROUNDS, now.slowest_ns - 1)
+                if found is not None and found.slowest_ns < now.slowest_ns:
+                    self._keep(found)
+                    now, changed = found, True
+                    if self._good_enough():
+                        return
 
     def _lower_degrees(self, now: Placement) -> None:
         """Give samples the next lower degree, those first that save most bytes, as many at once as succeed."""
