@@ -6,8 +6,19 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
+_UNLIMITED = 1000
+
 
 def print_whole(console: Console, table: Table) -> None:
     """Print a table as wide as its figures need, so that none ends in an ellipsis."""
-    needed = Measurement.get(console, console.options.update(max_width=1000), table).maximum
-    console.print(table, width=max(needed, console.width), crop=False, no_wrap=True, overflow="ignore", soft_wrap=False)
+    unlimited = console.options.update(max_width=_UNLIMITED)
+    needed = Measurement.get(console, unlimited, table).maximum
+    if needed <= console.width:
+        console.print(table)
+        return
+    width = console.width
+    console.width = needed  # printing takes no width beyond the console's own
+    try:
+        console.print(table, crop=False, soft_wrap=False)
+    finally:
+        console.width = width
