@@ -51,6 +51,7 @@ def test_every_bundled_scenario_runs_and_says_where_its_figures_come_from(
         assert isinstance(row["out_of_memory"], list)
 
 
+@pytest.mark.slow
 def test_a_scenarios_file_and_settings_that_win_over_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("name: ours\ntask: grpo\nranks: 8\nbatch_size: 16\nsteps: 1\nrollout:\n  replies: 2\n")
@@ -106,6 +107,7 @@ def test_where_nothing_fits_the_nearest_is_named(tmp_path: Path, capsys: pytest.
     assert "nothing fits in memory (simulated); the nearest is" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_pipelines_are_compared_by_throughput(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["omnibal-6b-20b", "steps=1", "strategies=[random,isf+stages]", "--sweep", "loading.prefetch=2,3"]
     rows = printed(capsys, *arguments)["strategies"]

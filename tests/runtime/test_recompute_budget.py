@@ -22,7 +22,7 @@ from trimtab.testing import RankPool
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", pytest.param("qwen3_vl", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("share", [1.0, 0.5, 0.0])
+@pytest.mark.parametrize("share", [pytest.param(1.0, marks=pytest.mark.slow), 0.5, 0.0])
 def test_the_budget_holds_and_the_saving_is_real(family: TinyFamily, share: float) -> None:
     model = model_of(family)
     batch = batch_of(model.config, text=400)
@@ -77,6 +77,7 @@ def fit_on_shards(group: dist.ProcessGroup, share: float) -> tuple[tuple[str, ..
     return plan.recomputing, int(whole.state_bytes.sum()), float(loss)
 
 
+@pytest.mark.slow
 def test_ranks_under_fsdp2_choose_alike(rank_pool: RankPool) -> None:
     (first, state, loss), (second, _, _) = rank_pool.run(2, fit_on_shards, 0.7)
     assert first == second

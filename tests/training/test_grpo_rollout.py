@@ -20,6 +20,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return write_run(tmp_path_factory.mktemp("rollout"), photos=False)
 
 
+@pytest.mark.slow
 def test_live_rollouts_are_the_same_on_one_rank_and_two(rank_pool: RankPool, files: dict[str, Any]) -> None:
     settings = grpo_settings(files, "rollout", dtype="float64")
     (one,) = rank_pool.run(1, rollout_tokens, settings, 1)

@@ -60,6 +60,7 @@ def test_a_run_records_its_steps_and_resumes_exactly(rank_pool: RankPool, files:
         assert torch.equal(after[name], tensor)
 
 
+@pytest.mark.slow
 def test_resume_refuses_a_changed_reference(rank_pool: RankPool, files: dict[str, Any]) -> None:
     settings = grpo_settings(files, "refused", steps=1)
     rank_pool.run(1, train_on_rank, settings)
@@ -171,6 +172,7 @@ def train_short_of_memory(group: Any, settings: GRPOSettings) -> bool:
     return train_on_rank(group, settings)
 
 
+@pytest.mark.slow
 def test_measured_costs_plan_all_phases_and_are_kept(rank_pool: RankPool, files: dict[str, Any]) -> None:
     settings = grpo_settings(files, "measured", steps=1, balance=BalanceSettings())
     assert rank_pool.run(2, train_with_measured_costs, settings) == [True, True]

@@ -63,10 +63,13 @@ def unpacked(rank_pool: RankPool, files: dict[str, Any]) -> SFTSettings:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"packing": UNEVEN},
-        {"packing": PackingSettings(method="isf", tokens=110), "balance": AS_DEALT, "loader": CENTRAL},
+        pytest.param({"packing": UNEVEN}, id="best, balanced"),
+        pytest.param(
+            {"packing": PackingSettings(method="isf", tokens=110), "balance": AS_DEALT, "loader": CENTRAL},
+            id="isf, where dealt, loaded centrally",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["best, balanced", "isf, where dealt, loaded centrally"],
 )
 def test_packed_trains_as_unpacked_does(
     rank_pool: RankPool, files: dict[str, Any], unpacked: SFTSettings, changes: dict[str, Any]
@@ -127,6 +130,7 @@ def test_samples_no_pack_can_hold_are_listed(rank_pool: RankPool, files: dict[st
     ]
 
 
+@pytest.mark.slow
 def test_a_bad_sample_takes_no_other_of_its_pack_with_it(rank_pool: RankPool, tmp_path: Path) -> None:
     files = write_run(tmp_path, samples=8, photos=False)
     (tmp_path / "media" / "4-0.jpg").write_bytes(b"no image")

@@ -115,6 +115,7 @@ def test_the_written_model_loads_back(rank_pool: RankPool, files: dict[str, Any]
     assert not list(settings.folder.glob(".*partial"))
 
 
+@pytest.mark.slow
 def test_adapters_in_bfloat16_change_only_what_they_adapt(rank_pool: RankPool, files: dict[str, Any]) -> None:
     lora = LoraSettings(rank=2)
     before = settings_for(files, "untrained", steps=1, optimizer=OptimizerSettings(learning_rate=0.0))
@@ -235,7 +236,11 @@ def test_a_file_broken_since_the_scan_ends_the_run_by_name(rank_pool: RankPool, 
 
 
 @pytest.mark.parametrize(
-    "loader", [SKIP, LoaderSettings(mode="central", on_bad_sample="skip")], ids=["shadow", "central"]
+    "loader",
+    [
+        pytest.param(SKIP, id="shadow"),
+        pytest.param(LoaderSettings(mode="central", on_bad_sample="skip"), id="central", marks=pytest.mark.slow),
+    ],
 )
 def test_skipped_samples_carry_no_loss_and_are_listed(
     rank_pool: RankPool, tmp_path: Path, loader: LoaderSettings
@@ -288,6 +293,7 @@ def _limit_files(rank: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+@pytest.mark.slow
 def test_one_rank_gives_the_same_bits_balanced_or_not(rank_pool: RankPool, files: dict[str, Any]) -> None:
     on, off = settings_for(files, "bits"), settings_for(files, "bits", balance=OFF)
     for settings in (on, off):
@@ -342,6 +348,7 @@ def test_gradients_that_stay_infinite_end_the_run(rank_pool: RankPool, files: di
         rank_pool.run(2, train_on_rank, settings_for(files, "infinite", steps=6, optimizer=optimizer))
 
 
+@pytest.mark.slow
 def test_measured_costs_are_kept_in_the_checkpoint(rank_pool: RankPool, files: dict[str, Any]) -> None:
     first = settings_for(files, "measured", steps=2, stop_after=1, balance=BalanceSettings())
     rank_pool.run(2, train_within, first, packs_take_a_microsecond_a_row)

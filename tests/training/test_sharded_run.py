@@ -137,6 +137,7 @@ def test_ranks_left_over_by_the_largest_groups_know_the_same_links(
     assert all(other == first for other in others)
 
 
+@pytest.mark.slow
 def test_measured_costs_share_samples_among_ranks_the_largest_groups_leave_over(
     rank_pool: RankPool, files: dict[str, Any]
 ) -> None:
