@@ -223,9 +223,9 @@ def report_loop(report: Report, case: str, variants: Sequence[str], found: list[
     for other, limit in (("unbalanced", 1.0), ("loongforge", TOLERANCE)):
         ratios = [ours / theirs for ours, theirs in zip(busy["trimtab"], busy[other], strict=True)]
         report.cases.append(Case.of(case, f"trimtab / {other}, paired", "ratio", ratios))
-        report.checks.append(
-            Check.below(f"{case}: busiest rank, trimtab / {other}, paired median", median(ratios), limit)
-        )
+        if not report.quick:  # two rounds of a few milliseconds decide nothing
+            what = f"{case}: busiest rank, trimtab / {other}, paired median"
+            report.checks.append(Check.below(what, median(ratios), limit))
 
 
 def main() -> int:
@@ -248,9 +248,11 @@ def main() -> int:
         even = pool.run(RANKS, run_loop, "FSDP2", ("trimtab",), size, 0.0, timeout_s=600)
     shares = [100 * max(rank[t][0].inside / rank[t][0].busy for rank in even) for t in range(len(even[0]))]
     report.cases.append(Case.of("balanced already", "time inside the balancer", "% of step", shares))
-    if not args.quick:  # the quick run's steps are a few milliseconds
+    if not args.quick:
         report.checks.append(Check.below("balanced already: % of step inside the balancer", median(shares), 1.0))
     report.notes.append(f"{RANKS} ranks over gloo, one thread each; {size.rounds} rounds by turns")
+    if args.quick:
+        report.notes.append("steps too short to check anything by: the full run does")
     return report.finish(as_json=args.json)
 
 

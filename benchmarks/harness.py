@@ -117,7 +117,8 @@ class Report:
         promises = Table("check", "value", "limit", "", box=box.SIMPLE_HEAD)
         for check in self.checks:
             promises.add_row(check.what, f"{check.value:g}", f"{check.limit:g}", "ok" if check.ok else "FAILED")
-        console.print(promises)
+        if self.checks:
+            console.print(promises)
         for note in self.notes:
             console.print(note, soft_wrap=True)
 

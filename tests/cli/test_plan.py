@@ -90,6 +90,7 @@ def test_sharding_fits_what_whole_samples_do_not(tmp_path: Path, capsys: pytest.
     assert rows["adaptive"]["step_ratio"]["max"] <= rows["uniform-4"]["step_ratio"]["max"] < 2
 
 
+@pytest.mark.slow
 def test_the_attention_ratio_can_be_the_objective(capsys: pytest.CaptureFixture[str]) -> None:
     demo = ("--demo", "image-heavy", "--strategy", "adaptive")
     by_time, by_attention = planned(capsys, *demo), planned(capsys, *demo, "--objective", "attention")

@@ -118,6 +118,7 @@ def test_pipelines_are_compared_by_throughput(capsys: pytest.CaptureFixture[str]
     assert "steps hold different tokens" in said
 
 
+@pytest.mark.slow
 def test_a_sweep_tries_each_value(capsys: pytest.CaptureFixture[str]) -> None:
     result = printed(
         capsys, "flexrl-video-heavy", *SMALL, "strategies=[all]", "--sweep", "max_degree=1,8", "H_pack=4096,65536"

@@ -112,6 +112,7 @@ def rows_of_rank(steps: range, rank: int, ranks: int) -> list[int]:
     return [row for step in steps for row in packs.step(step).pack(rank, 0).tolist()]
 
 
+@pytest.mark.slow
 def test_epochs_are_whole_and_resume_is_exact(rank_pool: RankPool, tmp_path: Path) -> None:
     arguments = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 3}
     whole = rank_pool.run(2, run_trainer, tmp_path, 1, arguments, None)

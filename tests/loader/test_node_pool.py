@@ -80,6 +80,7 @@ def test_a_missing_file_is_named_and_the_process_lives_on(pool: NodePool, tmp_pa
     assert len(pool.request(ask(whole(PHOTO))).answer.result(timeout=60).patches)
 
 
+@pytest.mark.slow
 def test_a_decode_that_hangs_is_stopped_and_named(tmp_path: Path) -> None:
     pool = NodePool(1, budget_bytes=64 << 20, item_timeout_s=3)
     try:

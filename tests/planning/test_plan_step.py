@@ -228,7 +228,7 @@ def test_costs_of_another_batch_and_negative_ones_are_refused() -> None:
     batch = batch_of([50] * 4)
     with pytest.raises(SettingsError, match=r"costs\.language_ns has shape \(3,\), expected one entry for each of 4"):
         plan_step(batch, costs_of(batch_of([50] * 3)), 2, PlanSettings())
-    with pytest.raises(SettingsError, match=r"costs\.language_ns must not be negative, found -1"):
+    with pytest.raises(SettingsError, match=r"costs\.language_ns must not be negative .*, found -1 in row 0"):
         plan_step(batch, Costs(language_ns=np.full(4, -1), vision_frame_ns=np.zeros(0, np.int64)), 2, PlanSettings())
 
 

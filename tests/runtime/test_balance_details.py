@@ -142,6 +142,7 @@ def test_equal_and_zero_costs_and_empty_samples(data: HostData, cost: int) -> No
         batch = data.padded([1, 4] if group.rank() == 0 else [1])
         if group.rank() == 0:
             batch["attention_mask"][1] = 0
+            batch["labels"][1] = -100
         step = balancer_of(data, group, cost_model=costs).balance([batch])
         return len(step.micro_batches[0]["input_ids"])
 

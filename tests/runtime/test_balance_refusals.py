@@ -100,7 +100,7 @@ def test_a_malformed_batch_on_one_rank(data: HostData, case: str) -> None:
 
 def test_settings_that_differ(data: HostData) -> None:
     found = errors(data, lambda rank: [data.padded([rank])], lambda rank: BalancerSettings(threshold=0.1 * rank))
-    assert_everywhere(found, RankDisagreementError, "threshold=0.0", "threshold=0.1")
+    assert_everywhere(found, RankDisagreementError, "differ: threshold (rank 0: 0.0, rank 1: 0.1);")
 
 
 def test_floating_point_dtypes_that_differ(data: HostData) -> None:

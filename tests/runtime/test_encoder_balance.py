@@ -130,10 +130,8 @@ def test_grids_that_match_no_pixels_raise_on_every_rank() -> None:
 
 def test_settings_that_differ_raise_on_every_rank() -> None:
     def run(group: dist.ProcessGroup) -> None:
-        encoder = MeanPool()
-        balance_encoder(encoder, group, EncoderBalanceSettings(warmup_steps=group.rank()))
-        with pytest.raises(RankDisagreementError):
-            encoder(*visuals_of(1, 0))
+        with pytest.raises(RankDisagreementError, match=r"warmup_steps \(rank 0: 0, rank 1: 1\)"):
+            balance_encoder(MeanPool(), group, EncoderBalanceSettings(warmup_steps=group.rank()))
 
     run_threads(2, run)
 

@@ -32,6 +32,7 @@ def test_a_profile_tells_layers_apart() -> None:
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl"])
+@pytest.mark.slow
 def test_bytes_are_the_same_every_time(family: TinyFamily) -> None:
     model = model_of(family)
     batch = batch_of(model.config, text=400)

@@ -62,6 +62,7 @@ def test_kv_heads_of_every_number(rank_pool: RankPool, model: str, heads: int, k
 
 
 @pytest.mark.parametrize("empty", ["plain", "FSDP", "no visual anywhere", "frozen embeddings"])
+@pytest.mark.slow
 def test_ranks_without_tokens(rank_pool: RankPool, empty: str) -> None:
     cases = ((3, ()), (1, ()), (9, ())) if empty == "no visual anywhere" else ((1, ()), *NESTED_VISUAL[:2])
     case = Case(model="qwen3_vl", cases=cases, placed=ONE_IN_FOUR, fsdp=empty != "plain", loss_tokens=1)
@@ -168,6 +169,7 @@ NO_TOWER = (("text", "merger alone"), ("text", "LoRA on queries"))
 
 
 @pytest.mark.parametrize("frozen", FROZEN)
+@pytest.mark.slow
 def test_parts_that_are_frozen(rank_pool: RankPool, frozen: str) -> None:
     check(rank_pool, 4, case_of("qwen3_vl", placed=ON_FOUR, prepare=FROZEN[frozen]))
 
@@ -194,6 +196,7 @@ def test_random_plans_with_ranks_that_dawdle(rank_pool: RankPool, seed: int) -> 
     check(rank_pool, 8, case_of(model, placed=placed, micro_batches=2, jitter_s=0.02, fsdp=bool(seed % 2)))
 
 
+@pytest.mark.slow
 def test_changing_one_sample_leaves_the_others_bitwise_alone(rank_pool: RankPool) -> None:
     for model in ("text", "qwen2_5_vl"):
         case = case_of(model, placed=ON_FOUR, loss_tokens=4)

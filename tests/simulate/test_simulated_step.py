@@ -34,6 +34,7 @@ def text_job(tokens: list[int], **changed: object) -> Job:
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(16, 4000), min_size=8, max_size=24), st.sampled_from([1, 2, 4, 8]))
+@pytest.mark.slow
 def test_no_step_is_faster_than_the_even_share_of_its_work(tokens: list[int], ranks: int) -> None:
     job = text_job(tokens, ranks=ranks)
     costs = job.costs(job.workload.samples, job.passes)

@@ -38,6 +38,7 @@ def weights(settings: GRPOSettings) -> dict[str, torch.Tensor]:
     return dict(AutoModelForImageTextToText.from_pretrained(settings.folder / "model").state_dict())
 
 
+@pytest.mark.slow
 def test_a_run_records_its_steps_and_resumes_exactly(rank_pool: RankPool, files: dict[str, Any]) -> None:
     evaluation = EvalSettings(data=files["data"], table=files["table"], samples_per_step=5)
     whole = grpo_settings(files, "whole", steps=3, evaluation=evaluation)
@@ -68,6 +69,7 @@ def test_resume_refuses_a_changed_reference(rank_pool: RankPool, files: dict[str
         rank_pool.run(1, train_on_rank, replace(settings, steps=2, resume=True, seed=1))  # random weights, by seed
 
 
+@pytest.mark.slow
 def test_resume_refuses_other_weights_of_the_same_size(rank_pool: RankPool, files: dict[str, Any]) -> None:
     first = grpo_settings(files, "first", steps=1)
     rank_pool.run(1, train_on_rank, first)

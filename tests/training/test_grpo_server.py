@@ -29,6 +29,7 @@ def served(files: dict[str, Any], name: str, url: str, **changes: Any) -> GRPOSe
     return grpo_settings(files, name, steps=1, rollout=replace(SHORT, engine="server", server=server))
 
 
+@pytest.mark.slow
 def test_a_run_writes_weights_has_them_read_and_learns_from_the_answers(
     rank_pool: RankPool, files: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -110,6 +110,7 @@ def test_resume_is_exact_and_on_other_ranks_exactly_once(rank_pool: RankPool, fi
     ],
     ids=["packs, then none", "none, then packs", "another method", "another cap"],
 )
+@pytest.mark.slow
 def test_resume_with_other_packing_is_refused(
     rank_pool: RankPool, files: dict[str, Any], before: PackingSettings, after: PackingSettings
 ) -> None:
@@ -120,6 +121,7 @@ def test_resume_with_other_packing_is_refused(
         rank_pool.run(1, train_on_rank, settings_for(files, name, steps=4, packing=after, resume=True))
 
 
+@pytest.mark.slow
 def test_samples_no_pack_can_hold_are_listed(rank_pool: RankPool, files: dict[str, Any]) -> None:
     tight = PackingSettings(method="best", tokens=60, on_oversized="skip")
     settings = settings_for(files, "tight", steps=1, packing=tight)

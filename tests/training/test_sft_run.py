@@ -155,6 +155,7 @@ def generate_answer(settings: SFTSettings, row: int) -> str:
     return str(tokenizer.decode(generated, skip_special_tokens=True))
 
 
+@pytest.mark.slow
 def test_resume_is_exact(rank_pool: RankPool, files: dict[str, Any]) -> None:
     whole = settings_for(files, "whole", steps=4, dtype="float64")
     rank_pool.run(2, train_on_rank, whole)
@@ -169,6 +170,7 @@ def test_resume_is_exact(rank_pool: RankPool, files: dict[str, Any]) -> None:
     assert_same_bits(weights(parts), weights(whole))
 
 
+@pytest.mark.slow
 def test_a_fresh_start_sets_an_earlier_runs_checkpoint_aside(rank_pool: RankPool, files: dict[str, Any]) -> None:
     first = settings_for(files, "twice", steps=2)
     rank_pool.run(1, train_on_rank, first)
@@ -177,6 +179,7 @@ def test_a_fresh_start_sets_an_earlier_runs_checkpoint_aside(rank_pool: RankPool
     assert sorted(path.name for path in (first.folder / "checkpoints").iterdir()) == ["previous", "step-000001"]
 
 
+@pytest.mark.slow
 def test_resume_refuses_other_data_of_the_same_size(rank_pool: RankPool, files: dict[str, Any], tmp_path: Path) -> None:
     rank_pool.run(1, train_on_rank, settings_for(files, "moved", steps=1))
     lines = files["data"][0].read_text().splitlines(keepends=True)
@@ -242,6 +245,7 @@ def test_a_file_broken_since_the_scan_ends_the_run_by_name(rank_pool: RankPool, 
         pytest.param(LoaderSettings(mode="central", on_bad_sample="skip"), id="central", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_skipped_samples_carry_no_loss_and_are_listed(
     rank_pool: RankPool, tmp_path: Path, loader: LoaderSettings
 ) -> None:
@@ -270,6 +274,7 @@ def test_skipped_samples_carry_no_loss_and_are_listed(
     assert losses(settings)[0] == pytest.approx(losses(good)[0], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_run_by_name_and_leaves_no_half_checkpoint(
     rank_pool: RankPool, files: dict[str, Any]
 ) -> None:
@@ -342,6 +347,7 @@ def test_no_loss_token_anywhere_is_refused(rank_pool: RankPool, tmp_path: Path) 
         rank_pool.run(2, train_on_rank, settings_for(files, "no loss", samples_per_step=4))
 
 
+@pytest.mark.slow
 def test_gradients_that_stay_infinite_end_the_run(rank_pool: RankPool, files: dict[str, Any]) -> None:
     optimizer = OptimizerSettings(learning_rate=float("inf"), warmup_steps=1, max_skipped_steps=1)
     with pytest.raises(TrainingError, match=r"not finite for 2 steps in a row; lower optimizer\.learning_rate"):
@@ -361,6 +367,7 @@ def test_measured_costs_are_kept_in_the_checkpoint(rank_pool: RankPool, files: d
     assert kept == costs
 
 
+@pytest.mark.slow
 def test_times_that_tell_nothing_leave_the_analytic_costs(rank_pool: RankPool, files: dict[str, Any]) -> None:
     settings = settings_for(files, "noise", steps=1, balance=BalanceSettings())
     rank_pool.run(2, train_within, settings, _packs_take_the_same_time)

@@ -70,6 +70,7 @@ def assert_same_steps(shared: SFTSettings, whole: SFTSettings) -> None:
         pytest.param(LoaderSettings(mode="central"), id="central", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_shared_samples_train_as_whole_ones_do(rank_pool: RankPool, files: dict[str, Any], loader: Any) -> None:
     whole = settings_for(files, f"whole-{loader.mode}", balance=WHOLE)
     shared = settings_for(

@@ -204,10 +204,15 @@ def _check_costs(batch: BatchMetadata, costs: Costs) -> None:
         ("language_ns", costs.language_ns, len(batch)),
         ("vision_frame_ns", costs.vision_frame_ns, batch.num_visuals),
     ):
+        if values.dtype != np.int64:
+            raise SettingsError(f"costs.{name} is {values.dtype}; give whole nanoseconds as int64")
         if values.shape != (count,):
             raise SettingsError(f"costs.{name} has shape {values.shape}, expected one entry for each of {count}")
         if (values < 0).any():
-            raise SettingsError(f"costs.{name} must not be negative, found {values.min()}")
+            row = int(values.argmin())
+            raise SettingsError(
+                f"costs.{name} must not be negative (nor pass the range of int64), found {values[row]} in row {row}"
+            )
 
 
 def _on_ranks(current_rank: Sequence[int] | NDArray[np.int64], batch: BatchMetadata, ranks: int) -> NDArray[np.int64]:

@@ -13,32 +13,25 @@ T = TypeVar("T")
 def in_background(source: Iterator[T]) -> Iterator[T]:
     """The same items in the same order, one prepared ahead.
 
-    An exception of ``source`` is raised where its item would have come. When the consumer stops early, the thread ends
-    after the item it is preparing.
-    """
-    ready: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(maxsize=1)
-    stopped = threading.Event()
+    Preparing may be collective, so how far it goes must not hang on timing: item n + 1 is begun when item n is taken,
+    never earlier, and a consumer that stops early waits for the one begun. Ranks that stop after the same item have
+    then prepared equally many. That last one is thrown away.
 
-    def put(item: T | None, error: BaseException | None) -> None:
-        while not stopped.is_set():
-            try:
-                ready.put((item, error), timeout=0.1)
-            except queue.Full:
-                continue
-            return
+    An exception of ``source`` is raised where its item would have come.
+    """
+    ready: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+    wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     def prepare() -> None:
         try:
-            for item in source:
-                put(item, None)
-                if stopped.is_set():
-                    return
-            put(None, StopIteration())
+            while wanted.get():
+                ready.put((next(source), None))
         except BaseException as error:  # raised in the consumer's thread
-            put(None, error)
+            ready.put((None, error))
 
     thread = threading.Thread(target=prepare, name="trimtab-balance", daemon=True)
     thread.start()
+    wanted.put(True)
     try:
         while True:
             item, error = ready.get()
@@ -46,7 +39,9 @@ def in_background(source: Iterator[T]) -> Iterator[T]:
                 return
             if error is not None:
                 raise error
+            wanted.put(True)
             assert item is not None
             yield item
     finally:
-        stopped.set()
+        wanted.put(False)
+        thread.join()

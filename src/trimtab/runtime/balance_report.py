@@ -55,7 +55,8 @@ class BalanceRecord:
             f"balance {self.what} step {self.step}: {did}; step ratio {self.step_ratio_before:.3f} -> "
             f"{self.step_ratio:.3f}, {self.bound_ratio:.3f} times the bound, gain {self.gain:.1%}; "
             f"moved {self.moved_samples} of {self.samples}, "
-            f"{self.moved_bytes / 1e6:.2f} MB; {self.planning_ms:.1f} ms planning, {self.exchange_ms:.1f} ms exchanging"
+            f"{self.moved_bytes / 1e6:.2f} MB; {self.total_ms:.1f} ms in all, {self.planning_ms:.1f} planning, "
+            f"{self.exchange_ms:.1f} exchanging"
         )
 
     def scalars(self) -> dict[str, float]:
@@ -96,9 +97,11 @@ class BalanceTotals:
         if not self.steps:
             return f"balance {self.what}: no step"
         before, after, best = (value / self.steps for value in (self.before, self.after, self.best))
-        if mode == "observe":
+        if not before:
+            found = "found nothing to balance"
+        elif mode == "observe":
             found = f"would bring the mean step ratio from {before:.3f} to {best:.3f}"
-            found += f", {1 - best / before:.1%} less predicted time" if before else ""
+            found += f", {1 - best / before:.1%} less predicted time"
         else:
             found = f"brought the mean step ratio from {before:.3f} to {after:.3f}"
         return (

@@ -40,12 +40,12 @@ class BalancedStep:
 
     @property
     def denominator(self) -> float:
-        """Sum of loss weights over ranks and micro-batches.
+        """Sum of loss weights over ranks and micro-batches; 1 where there is none, so that a sum of losses stays 0.
 
         Of labels that are not ignored, or of ``loss_weights`` (``loss_mask``) where batches have them. With balance
         off, the first use is a collective.
         """
-        return self._totals[0]
+        return self._totals[0] or 1.0
 
     @property
     def sequences(self) -> int:
@@ -74,4 +74,4 @@ class BalancedStep:
         """
         factor = gradient_scale(self.ranks) if gradients_are_averaged else 1.0
         weight = self.loss_weights[micro_batch] if reduction == "mean" else 1.0
-        return factor * weight / self.denominator if self.denominator else 0.0
+        return factor * weight / self.denominator

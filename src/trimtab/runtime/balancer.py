@@ -19,6 +19,7 @@ import hashlib
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -33,7 +34,6 @@ from trimtab.cost.from_config import architecture_from_config
 from trimtab.errors import RankDisagreementError, SettingsError
 from trimtab.families.batch_layouts import batch_layout_for
 from trimtab.families.family import BatchRows
-from trimtab.runtime.agreement import agree_on_value
 from trimtab.runtime.background import in_background
 from trimtab.runtime.balance_report import BalanceTotals, Logger, emit, say
 from trimtab.runtime.balanced_step import BalancedStep
@@ -42,6 +42,7 @@ from trimtab.runtime.depack import depack
 from trimtab.runtime.host_batch import HostBatch, HostLayout, MicroBatch
 from trimtab.runtime.placed_batches import placed_batches
 from trimtab.runtime.sample_placement import CostModel, Placement, place_samples
+from trimtab.runtime.settings_agreement import agree_on_settings
 from trimtab.runtime.shared_error import raise_on_every_rank
 from trimtab.runtime.step_metadata import StepMetadata, all_gather_row, gather_metadata
 from trimtab.runtime.unbalanced_step import unbalanced_step
@@ -100,6 +101,7 @@ class BatchBalancer:
         cost_model: CostModel | None = None,
         rows: Mapping[str, BatchRows] | None = None,
         placeholders: Mapping[str, int] | None = None,
+        encoder_balanced: bool = False,
         name: str = "train",
         logger: Logger | None = None,
     ) -> BatchBalancer:
@@ -112,6 +114,8 @@ class BatchBalancer:
             cost_model: what samples cost; None: from the configuration's architecture.
             rows: what rows of the host's own batch keys belong to: "tokens" or "samples".
             placeholders: token id by kind of visual, where the config names none.
+            encoder_balanced: ``balance_model_vision`` spreads the encoder's work, so samples are placed by their
+                language work alone; sets ``settings.plan.balance_vision``.
             name: tells balancers that share a group apart.
             logger: takes names and values.
 
@@ -119,6 +123,8 @@ class BatchBalancer:
             UnknownModelError: the model type is unknown.
             SettingsError: the config has no placeholder ids.
         """
+        if not isinstance(config, Mapping) and not hasattr(config, "to_dict"):
+            raise SettingsError(f"config is a {type(config).__name__}; give model.config, or its dictionary")
         values: Mapping[str, Any] = config if isinstance(config, Mapping) else config.to_dict()
         layout = HostLayout(
             batch_layout_for(str(values.get("model_type"))), values, rows=rows, placeholders=placeholders
@@ -126,25 +132,31 @@ class BatchBalancer:
         if cost_model is None:
             architecture = architecture_from_config(values)
             cost_model = partial(analytic_costs, architecture=architecture, device=NOMINAL_DEVICE)
+        settings = settings or BalancerSettings()
+        if encoder_balanced:
+            settings = replace(settings, plan=replace(settings.plan, balance_vision=True))
         return BatchBalancer(layout, cost_model, group, settings, name=name, logger=logger)
 
     def steps(self, host: Iterable[HostBatch], *, micro_batches: int = 1) -> Iterator[BalancedStep]:
         """Balance an iterable of micro-batches, one optimizer step after another; collective.
 
         Args:
-            host: the dataloader; its ``state_dict`` and ``load_state_dict`` are used where it has them.
+            host: the dataloader; its ``state_dict`` and ``load_state_dict`` are used where it has them. A loop in the
+                background that is left early has read one step further; the next ``steps`` sets such a loader back.
             micro_batches: of one optimizer step.
 
         Raises:
+            SettingsError: ``micro_batches`` is below 1.
             TrimtabError: on every rank, where any rank fails.
             RankDisagreementError: ranks differ in settings, form, dtype or step count.
         """
-        if self._host_state is not None and hasattr(host, "load_state_dict"):
-            host.load_state_dict(self._host_state)
+        if micro_batches != int(micro_batches) or micro_batches < 1:
+            raise SettingsError(f"micro_batches={micro_batches} of a step must be a whole number of at least 1")
         source = self._prepared(host, micro_batches)
         for step in in_background(source) if self.settings.background else source:
             self._take(step)
             yield step
+        self._warn_of_unscaled_loss(self.step)
         if self._group.rank() == 0 and (self.settings.verbose or self.settings.mode == "observe"):
             say(self.summary())
 
@@ -179,46 +191,57 @@ class BatchBalancer:
         self._host_state = state["host"]
 
     def _take(self, step: BalancedStep) -> None:
-        previous, self.step = self.step, step
-        if previous and previous.record and previous.record.applied and not previous.scaled and not self._warned:
-            self._warned = True
-            warnings.warn(
-                "samples moved between ranks, but no loss was scaled by the step's denominator: a mean over each "
-                "rank's own tokens changes with every placement; multiply it by step.loss_scale(index)",
-                stacklevel=3,
-            )
+        self._warn_of_unscaled_loss(self.step)
+        self.step = step
         self._consumed = step.index + 1
         self._host_state = step.host_state
         if step.record:
             self.totals.add(step.record)
             emit(step.record, first=self._group.rank() == 0, verbose=self.settings.verbose, logger=self._logger)
 
+    def _warn_of_unscaled_loss(self, done: BalancedStep | None) -> None:
+        if done and done.record and done.record.applied and not done.scaled and not self._warned:
+            self._warned = True
+            warnings.warn(
+                "samples moved between ranks, but no loss was scaled by the step's denominator: a mean over each "
+                "rank's own tokens changes with every placement; multiply it by step.loss_scale(index)",
+                stacklevel=4,
+            )
+
     def _prepared(self, host: Iterable[HostBatch], micro_batches: int) -> Iterator[BalancedStep]:
-        iterator, index = iter(host), self._consumed
+        iterator: Iterator[HostBatch] | None = None
+        index = self._consumed
         while True:
             error: Exception | None = None
             batches: list[HostBatch] = []
+            state: Any = None
             try:
+                iterator = iterator or self._begun(host)
                 batches = list(islice(iterator, micro_batches))
+                state = host.state_dict() if hasattr(host, "state_dict") else None
             except Exception as failure:  # told to all ranks below
                 error = failure
-            state = host.state_dict() if hasattr(host, "state_dict") else None
             step = self._balance(index, batches, state, error)
             if step is None:
                 return
             yield step
             index += 1
 
+    def _begun(self, host: Iterable[HostBatch]) -> Iterator[HostBatch]:
+        if self._host_state is not None and hasattr(host, "load_state_dict"):
+            host.load_state_dict(self._host_state)
+        return iter(host)
+
     def _balance(
         self, index: int, batches: list[HostBatch], host_state: Any, error: Exception | None
     ) -> BalancedStep | None:
         """None where no rank has data."""
+        began = time.perf_counter()
+        self._agree_on_settings()
         if self.settings.mode == "off":
             if error:
                 raise error
             return unbalanced_step(index, batches, host_state, self._group) if batches else None
-        began = time.perf_counter()
-        self._agree_on_settings()
         parts, error = self._depack(batches, error)
         metadata = self._gather(index, parts, error)
         if metadata is None:
@@ -246,8 +269,8 @@ class BatchBalancer:
 
     def _agree_on_settings(self) -> None:
         if not self._agreed:
-            text = f"{self._layout.describe()}; {self.settings}"
-            agree_on_value(self._group, "the balancer's settings", text, "give every rank the same settings and model")
+            own = {field.name: getattr(self.settings, field.name) for field in fields(self.settings)}
+            agree_on_settings(self._group, "the balancers' settings", {**self._layout.shared(), **own})
             self._agreed = True
 
     def _depack(

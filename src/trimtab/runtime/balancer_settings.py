@@ -53,8 +53,9 @@ class BalancerSettings:
         _check_choice("mode", self.mode, get_args(Mode))
         _check_choice("uneven_ends", self.uneven_ends, get_args(UnevenEnds))
         _check_shared(self.threshold, self.length_ratio, self.warmup_steps)
-        if self.pad_to_multiple_of < 1:
-            raise SettingsError(f"pad_to_multiple_of={self.pad_to_multiple_of} must be at least 1")
+        _check_whole("pad_to_multiple_of", self.pad_to_multiple_of, 1)
+        if not isinstance(self.plan, PlanSettings):
+            raise SettingsError(f"plan={self.plan!r} must be PlanSettings(...)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +93,13 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def _check_shared(threshold: float, length_ratio: float | None, warmup_steps: int) -> None:
-    if not 0 <= threshold < 1:
-        raise SettingsError(f"threshold={threshold} must lie in [0, 1)")
-    if length_ratio is not None and not length_ratio >= 1:
-        raise SettingsError(f"length_ratio={length_ratio} must be at least 1, or None for no limit")
-    if warmup_steps < 0:
-        raise SettingsError(f"warmup_steps={warmup_steps} must not be negative")
+    if not isinstance(threshold, int | float) or not 0 <= threshold < 1:
+        raise SettingsError(f"threshold={threshold!r} must lie in [0, 1)")
+    if length_ratio is not None and (not isinstance(length_ratio, int | float) or not length_ratio >= 1):
+        raise SettingsError(f"length_ratio={length_ratio!r} must be at least 1, or None for no limit")
+    _check_whole("warmup_steps", warmup_steps, 0)
+
+
+def _check_whole(name: str, value: int, least: int) -> None:
+    if not isinstance(value, int) or value < least:
+        raise SettingsError(f"{name}={value!r} must be a whole number of at least {least}")

@@ -35,10 +35,13 @@ def depack(batch: HostBatch, layout: HostLayout) -> MicroBatch:
     Raises:
         MetadataError: a key is unknown, or grids, pixels, placeholders and lengths contradict each other.
     """
+    if not isinstance(batch, Mapping):
+        raise MetadataError(f"a micro-batch is a {type(batch).__name__}; give a dictionary of tensors, by name")
     tensors, constants = _columns(batch, layout)
     if "input_ids" not in tensors or tensors["input_ids"].dim() != 2:
         raise MetadataError("a micro-batch needs input_ids of shape [batch, length]; check the collator")
     form, extents = _extents(tensors, batch)
+    _check_nothing_trails(tensors, extents)
     cuts = _Cuts(tensors["input_ids"], extents)
     parts: list[dict[str, Tensor]] = [{} for _ in extents]
     for key, value in tensors.items():
@@ -112,6 +115,8 @@ def _extents(tensors: Mapping[str, Tensor], batch: HostBatch) -> tuple[Form | No
     mask = tensors.get("attention_mask")
     positions = tensors.get("position_ids")
     if bounds is not None:
+        if bounds.is_floating_point():
+            raise MetadataError(f"segment bounds are {bounds.dtype}; give whole numbers, cumulative lengths from 0")
         return "packed", _from_bounds(bounds.reshape(-1).tolist(), ids)
     if mask is None and positions is not None and ids.shape[0] == 1:
         flat = positions.reshape(-1, ids.shape[1])
@@ -120,6 +125,22 @@ def _extents(tensors: Mapping[str, Tensor], batch: HostBatch) -> tuple[Form | No
     if mask is None:
         return None, [(row, 0, ids.shape[1]) for row in range(ids.shape[0])]
     return _from_mask(mask)
+
+
+def _check_nothing_trails(tensors: Mapping[str, Tensor], extents: list[tuple[int, int, int]]) -> None:
+    """Tokens beyond the samples' bounds are padding, and padding has no loss."""
+    labels = tensors.get("labels")
+    if labels is None or labels.shape != tensors["input_ids"].shape:
+        return
+    live = labels != IGNORED_LABEL
+    for row, start, stop in extents:
+        live[row, start:stop] = False
+    if live.any():
+        row, at = torch.nonzero(live)[0].tolist()
+        raise MetadataError(
+            f"{int(live.sum())} labelled tokens, the first at {at} of row {row}, lie outside every sample "
+            f"(attention_mask or segment bounds); label padding {IGNORED_LABEL}, or extend the bounds"
+        )
 
 
 def _from_bounds(bounds: list[int], ids: Tensor) -> list[tuple[int, int, int]]:

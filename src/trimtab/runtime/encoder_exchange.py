@@ -6,10 +6,9 @@ that all ranks run the same layers in forward and backward.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from trimtab.planning.encoder_balance import EncoderPlan, plan_encoder, route_pi
 from trimtab.runtime.balance_report import BalanceRecord, BalanceTotals, Logger, emit
 from trimtab.runtime.balancer_settings import EncoderBalanceSettings
 from trimtab.runtime.exchange import exchange_rows, link
+from trimtab.runtime.settings_agreement import agree_on_settings
 from trimtab.runtime.shared_error import raise_on_every_rank
 from trimtab.runtime.step_metadata import all_gather_row
 
@@ -85,6 +85,24 @@ class EncoderExchange:
         self._calls = 0
         self._call: _Call | None = None
         self._unused: list[Tensor] = []
+
+    def agree(self) -> None:
+        """Check that every rank balances alike, "off" included; collective.
+
+        Raises:
+            RankDisagreementError: on every rank: names the settings that differ.
+        """
+        shared = {"merge_size": self._merge, **asdict(self.settings)}
+        agree_on_settings(self._group, "the encoder balances' settings", shared)
+
+    def refuse(self, error: Exception) -> None:
+        """Tell all ranks that this one's call cannot begin; collective, in place of ``begin``.
+
+        Raises:
+            TrimtabError: always, on every rank.
+        """
+        all_gather_row(torch.tensor([1, self._calls, 0], dtype=torch.int64), self._group)
+        raise_on_every_rank(self._group, f"encoder call {self._calls}", error)
 
     def begin(
         self, pixel_values: Tensor, grid_thw: Tensor, is_video: Sequence[bool] | None = None
@@ -203,14 +221,12 @@ class EncoderExchange:
         )
 
     def _compare(self, plan: EncoderPlan) -> None:
-        text = f"{self.settings} {plan.digest()}"
-        mine = torch.tensor([int(plan.digest(), 16) - (1 << 63), _settings_code(self.settings)])
-        table = all_gather_row(mine, self._group)
+        table = all_gather_row(torch.tensor([int(plan.digest(), 16) - (1 << 63)]), self._group)
         if (table != table[0]).any():
             other = int(np.flatnonzero((table != table[0]).any(axis=1))[0])
             raise RankDisagreementError(
-                f"encoder call {self._calls}: rank {other}'s plan or settings differ from rank 0's (this rank: {text});"
-                " give every rank the same settings and cost"
+                f"encoder call {self._calls}: rank 0 and rank {other} planned differently; give every rank the same "
+                "frame cost"
             )
 
     def _units(self, pixels: Tensor, grid_thw: Tensor) -> tuple[Tensor, Tensor]:
@@ -258,10 +274,6 @@ class EncoderExchange:
         )
         self.totals.add(record)
         emit(record, first=self._group.rank() == 0, verbose=self.settings.verbose, logger=self._logger)
-
-
-def _settings_code(settings: EncoderBalanceSettings) -> int:
-    return int.from_bytes(hashlib.blake2b(repr(settings).encode(), digest_size=7).digest(), "big")
 
 
 def _row_tensors(output: Any) -> list[Tensor]:

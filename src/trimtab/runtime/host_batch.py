@@ -117,9 +117,9 @@ class HostLayout:
         """What fills a token key beyond a sample."""
         return self.pad_token if key == "input_ids" else PADDING.get(key, 0)
 
-    def describe(self) -> str:
-        """What must be equal on every rank, as text."""
-        return f"family={self.layout.family} placeholders={self.placeholders} keys={sorted(self.rows.items())}"
+    def shared(self) -> dict[str, Any]:
+        """What must be equal on every rank, by name."""
+        return {"family": self.layout.family, "placeholders": self.placeholders, "rows": self.rows}
 
 
 def _placeholder(config: Mapping[str, Any], kind: str, names: tuple[str, ...], given: Mapping[str, int]) -> int:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from trimtab.cost.analytic import vision_frame_ns
 from trimtab.cost.device import NOMINAL_DEVICE
 from trimtab.cost.from_config import architecture_from_config
-from trimtab.errors import SettingsError
+from trimtab.errors import MetadataError, SettingsError
 from trimtab.runtime.balance_report import Logger
 from trimtab.runtime.balancer_settings import EncoderBalanceSettings
 from trimtab.runtime.encoder_exchange import EncoderExchange, FrameCost, patch_cost
@@ -100,7 +100,11 @@ class ModelVisionHooks:
         if self.exchange.settings.mode == "off" or kwargs.get("mm_encoder_outputs") is not None:
             return None
         visual = model.model.visual
-        pixels, grids, videos = _all_visuals(visual, kwargs)
+        try:
+            pixels, grids, videos = _all_visuals(visual, kwargs)
+        except Exception as error:
+            self.exchange.refuse(error)
+            raise
         unit_pixels, unit_grids = self.exchange.begin(pixels, grids, videos)
         if self.exchange.settings.mode == "observe":
             self.exchange.cancel()
@@ -133,7 +137,7 @@ def balance_encoder(
     frame_cost: FrameCost | None = None,
     logger: Logger | None = None,
 ) -> EncoderHooks:
-    """Balance an encoder called with ``(pixel_values, grid_thw)``; its parameter names stay as they are.
+    """Balance an encoder called with ``(pixel_values, grid_thw)``; its parameter names stay as they are. Collective.
 
     Args:
         encoder: attends within frames, and gives one row for every ``merge_size`` squared patches.
@@ -145,6 +149,7 @@ def balance_encoder(
 
     Raises:
         SettingsError: the merge size is neither given nor known.
+        RankDisagreementError: ranks differ in settings.
     """
     merge = merge_size if merge_size is not None else getattr(encoder, "spatial_merge_size", None)
     if merge is None:
@@ -155,6 +160,7 @@ def balance_encoder(
     exchange = EncoderExchange(
         merge_size=int(merge), frame_cost=frame_cost, group=group, settings=settings, logger=logger
     )
+    exchange.agree()
     return EncoderHooks(encoder, exchange)
 
 
@@ -166,7 +172,7 @@ def balance_model_vision(
     frame_cost: FrameCost | None = None,
     logger: Logger | None = None,
 ) -> ModelVisionHooks:
-    """Balance the encoder of a Transformers model; call before or after ``fully_shard``, before DDP.
+    """Balance the encoder of a Transformers model; call before or after ``fully_shard``, before DDP. Collective.
 
     Every rank then runs the encoder once in every forward, with a blank image where it has none, so ranks without
     visuals do not hang and DDP needs no ``find_unused_parameters`` for the encoder.
@@ -181,6 +187,7 @@ def balance_model_vision(
     Raises:
         UnknownModelError: the model takes no vision outputs from outside, or its type is unknown.
         SettingsError: the model has no vision tower of the Qwen kind.
+        RankDisagreementError: ranks differ in settings.
     """
     check_hooks(model)
     visual = getattr(model.model, "visual", None)
@@ -200,24 +207,43 @@ def balance_model_vision(
         settings=settings,
         logger=logger,
     )
+    exchange.agree()
     return ModelVisionHooks(model, exchange)
 
 
 def _all_visuals(visual: Any, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor, list[bool]]:
-    """Patches and grids of images, then of videos."""
-    dtype, device = visual.dtype, inputs["input_ids"].device
+    """Patches and grids of images, then of videos.
+
+    Raises:
+        MetadataError: names the input that is missing or of another shape.
+    """
+    tokens = next((inputs[key] for key in ("input_ids", "inputs_embeds") if inputs.get(key) is not None), None)
+    if tokens is None:
+        raise MetadataError("the model is called without input_ids; give them by keyword")
+    dtype, device = visual.dtype, tokens.device
     config = visual.config
-    width = getattr(config, "in_channels", None) or getattr(config, "in_chans", None) or 3
-    empty = torch.zeros(0, width * config.temporal_patch_size * config.patch_size**2, dtype=dtype, device=device)
+    channels = getattr(config, "in_channels", None) or getattr(config, "in_chans", None) or 3
+    width = channels * config.temporal_patch_size * config.patch_size**2
+    empty = torch.zeros(0, width, dtype=dtype, device=device)
     no_grid = torch.zeros(0, 3, dtype=torch.int64, device=device)
     pixels, grids = [empty], [no_grid]
     videos: list[bool] = []
     for key, grid_key, video in ((_PIXELS, "image_grid_thw", False), (_VIDEO_PIXELS, "video_grid_thw", True)):
-        if inputs.get(key) is not None:
-            pixels.append(inputs[key].to(dtype))
-            grids.append(inputs[grid_key])
-            videos += [video] * len(inputs[grid_key])
+        if inputs.get(key) is None:
+            continue
+        grid = _rows(inputs, grid_key, 3)
+        pixels.append(_rows(inputs, key, width).to(dtype))
+        grids.append(grid)
+        videos += [video] * len(grid)
     return torch.cat(pixels), torch.cat(grids), videos
+
+
+def _rows(inputs: Mapping[str, Any], key: str, columns: int) -> Tensor:
+    value = inputs.get(key)
+    if not isinstance(value, Tensor) or value.dim() != 2 or value.shape[1] != columns:
+        found = f"of shape {list(value.shape)}" if isinstance(value, Tensor) else "missing"
+        raise MetadataError(f"{key} is {found}; the processor gives it as [rows, {columns}]")
+    return value
 
 
 def _encoder_outputs(output: Any, images: int, tokens: int) -> dict[str, Any]:
