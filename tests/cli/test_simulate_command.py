@@ -77,7 +77,7 @@ def test_a_table_of_ones_own_gets_a_recommendation(tmp_path: Path, capsys: pytes
     assert best["step_ms"] <= min(row["step_ms"] for row in result["strategies"])
     assert best["fits"] is True
     assert all(point["settings"] for point in result["sweep"])
-    assert best["run"].startswith("run: trimtab train sft")
+    assert best["run"].startswith("trimtab train sft ... samples_per_step=16 dtype=bfloat16")
     assert {"recompute=", "balance.max_degree=", "max_tokens_per_micro_batch="} <= set(
         re.findall(r"[\w.]+=", best["run"])
     )
@@ -135,6 +135,12 @@ def test_a_setting_behind_the_sweep_is_a_setting(capsys: pytest.CaptureFixture[s
     result = printed(capsys, "flexrl-video-heavy", *words)
     assert [row["name"] for row in result["strategies"]] == ["all", "loader-only"]
     assert [point["settings"] for point in result["sweep"]] == [{"max_degree": "1"}, {"max_degree": "8"}]
+
+
+def test_the_scenario_may_stand_behind_the_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    result = printed(capsys, "--sweep", "max_degree=1,8", "flexrl-video-heavy", *SMALL, "strategies=[all]")
+    assert result["scenario"] == "flexrl-video-heavy"
+    assert len(result["sweep"]) == 2
 
 
 def test_the_trace_is_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from simulate_cases import MODEL, free_links, job_with, result_of, small, text_workload
 
 from trimtab.cost.cluster import load_cluster
-from trimtab.errors import SettingsError
+from trimtab.errors import InfeasibleError, SettingsError
 from trimtab.planning.embedding_exchange import embedding_bytes_sent
 from trimtab.planning.settings import PlanSettings
 from trimtab.planning.step import plan_step
@@ -62,6 +62,13 @@ def test_a_micro_batch_takes_its_fixed_time_whatever_it_holds() -> None:
     assert phases["inference"] - plain["inference"] == pytest.approx(2 / 3 * (phases["update"] - plain["update"]))
     with pytest.raises(SettingsError, match="micro_batch_ms"):
         small(micro_batch_ms=-1.0)
+
+
+def test_a_cap_the_trainer_would_refuse_is_refused() -> None:
+    with pytest.raises(
+        InfeasibleError, match="micro_batch_tokens=400 is below 500, the share of a sample of 500 tokens"
+    ):
+        simulate(text_job([500] * 16, ranks=4, micro_batch_tokens=400, strategies=("as-is",)))
 
 
 @pytest.mark.parametrize("task", ["sft", "grpo"])

@@ -128,17 +128,34 @@ def _parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         help=f"vary settings of the fastest strategy, and recommend; by default {' '.join(_DEFAULT_SWEEP)}; "
         f"with stages {' '.join(_PIPELINE_SWEEP)}",
     )
-    args, rest = parser.parse_known_args(_with_equals(arguments))
-    behind = [word for word in args.sweep or () if _sets_one_value(word)]
-    if behind:
-        args.sweep = [word for word in args.sweep if word not in behind]
-    return args, [*args.settings, *behind, *rest]
+    words, swept = _sweep_apart(_with_equals(arguments))
+    args, rest = parser.parse_known_args(words)
+    args.sweep = swept
+    return args, [*args.settings, *rest]
 
 
-def _sets_one_value(word: str) -> bool:
-    """Whether a word behind ``--sweep`` is a setting that happens to stand there: one value is nothing to vary."""
-    _, equals, value = word.partition("=")
-    return bool(equals and value) and ("," not in value or value.startswith("["))
+def _sweep_apart(arguments: Sequence[str]) -> tuple[list[str], list[str] | None]:
+    """The other words, and those of ``--sweep``; None without it.
+
+    Of the words behind it the lists of values are its own. One value is nothing to vary: a setting that happens to
+    stand there; so may the scenario.
+    """
+    if "--sweep" not in arguments:
+        return list(arguments), None
+    at = list(arguments).index("--sweep")
+    words, swept = list(arguments[:at]), []
+    named = any(not word.startswith("-") and "=" not in word for word in words)
+    for word in arguments[at + 1 :]:
+        _, equals, value = word.partition("=")
+        setting = bool(equals and value) and ("," not in value or value.startswith("["))
+        if word.startswith("-") or setting:
+            words.append(word)
+        elif not equals and not named:
+            words.append(word)
+            named = True
+        else:
+            swept.append(word)
+    return words, swept
 
 
 def _with_equals(arguments: Sequence[str]) -> list[str]:

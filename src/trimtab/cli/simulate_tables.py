@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trimtab.report.whole_table import print_whole
+from trimtab.simulate.how_to_run import HowToRun
 from trimtab.simulate.job import Job
 from trimtab.simulate.run import Simulation, StrategyResult
 from trimtab.simulate.simulated_step import PHASES
@@ -89,14 +90,15 @@ def print_sweep(base: StrategyResult, points: Mapping[str, Sequence[SweepPoint]]
         print_whole(console, table)
 
 
-def print_recommendation(found: Simulation, best: Recommendation, run: str) -> None:
+def print_recommendation(found: Simulation, best: Recommendation, run: HowToRun) -> None:
     """What to run, what it would bring, and how the trainer is told so."""
     console, first, result = Console(), found.strategies[0], best.result
     changes = " ".join(f"{name}={value}" for name, value in best.settings.items()) or "the settings as given"
     gain = f"{result.tokens_per_gpu_s / first.tokens_per_gpu_s:.2f} times the throughput of {first.name}"
     lines = [
         f"recommended (simulated): strategy {best.strategy}, {changes}",
-        f"  step {_seconds(result.step_ms)} s, {result.tokens_per_gpu_s:.0f} tokens/GPU/s, {gain}; fits in memory",
+        f"  step {_seconds(result.step_ms)} s, {result.tokens_per_gpu_s:.0f} tokens/GPU/s, {gain}; fits in memory "
+        f"in the {found.scenario.steps} steps simulated (steps=N simulates more of the data)",
         f"  {run}",
     ]
     if not best.fits:

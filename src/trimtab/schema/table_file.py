@@ -19,6 +19,7 @@ from trimtab.schema.geometry import VisionGeometry
 from trimtab.schema.table import UNKNOWN, DatasetFile, MetadataTable
 
 _PREFIX = "trimtab."
+_FLAT_NEEDED = ("text_tokens", "vision_tiles")
 _FLAT_GRID = (1, 32, 32)
 _FLAT_MERGE = 2
 _MOST_TOKENS = 2**31 - 1
@@ -172,6 +173,12 @@ def _from_arrow(arrow: pa.Table) -> MetadataTable:
 
 
 def _from_flat(arrow: pa.Table) -> MetadataTable:
+    if missing := [name for name in _FLAT_NEEDED if name not in arrow.column_names]:
+        named = ", ".join(map(repr, arrow.column_names[:8]))
+        raise MetadataError(
+            f"column {' and '.join(missing)} is missing among {named}: a table that was not scanned needs text_tokens, "
+            "and vision_tiles, images of 256 tokens each; name them so, or scan the dataset"
+        )
     tiles = _integers("vision_tiles", _column(arrow, "vision_tiles"))
     if (tiles < 0).any():
         raise MetadataError(f"row {int(np.argmax(tiles < 0))}: vision_tiles={tiles.min()} is negative; correct it")

@@ -16,6 +16,7 @@ from trimtab.cost.communication import all_reduce_seconds
 from trimtab.cost.flops import TRAIN, TRAIN_RECOMPUTE, Passes, language_params
 from trimtab.cost.memory import language_bytes_per_token, parameters, state_bytes, vision_bytes_per_patch
 from trimtab.cost.sharding import ExchangeCost, with_degrees
+from trimtab.errors import InfeasibleError
 from trimtab.schema.costs import Costs
 from trimtab.schema.metadata import BatchMetadata
 from trimtab.simulate.scenario import Scenario
@@ -77,10 +78,18 @@ class Job:
         Args:
             strategy: that plans.
             longest: tokens of the longest sample.
+
+        Raises:
+            InfeasibleError: the cap asked for is below what the longest sample needs.
         """
-        scenario = self.scenario
-        held = scenario.micro_batch_tokens or scenario.pack_length or self._room_tokens()
-        return max(held, -(-longest // self.largest_degree(strategy)))
+        scenario, degree = self.scenario, self.largest_degree(strategy)
+        least = -(-longest // degree)
+        if scenario.micro_batch_tokens is not None and scenario.micro_batch_tokens < least:
+            raise InfeasibleError(
+                f"micro_batch_tokens={scenario.micro_batch_tokens} is below {least}, the share of a sample of "
+                f"{longest} tokens at the largest degree, {degree}; raise it, as the trainer would ask, or max_degree"
+            )
+        return max(scenario.micro_batch_tokens or scenario.pack_length or self._room_tokens(), least)
 
     @cached_property
     def kept_bytes(self) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trimtab.errors import SettingsError
+from trimtab.simulate.how_to_run import HowToRun
 from trimtab.simulate.run import Simulation, StrategyResult
 
 ALIASES = {"H_pack": "pack_tokens", "h_pack": "pack_below", "p_max": "max_degree"}
@@ -51,9 +52,10 @@ class Recommendation:
     result: StrategyResult
     fits: bool
 
-    def to_json(self, run: str) -> dict[str, Any]:
+    def to_json(self, run: HowToRun) -> dict[str, Any]:
         """A JSON-ready dictionary; ``run`` says how the trainer is told so."""
-        own = {"strategy": self.strategy, "settings": self.settings, "fits": self.fits, "run": run}
+        own = {"strategy": self.strategy, "settings": self.settings, "fits": self.fits}
+        own |= {"run": run.command, "run_remark": run.remark}
         return {**own, **self.result.to_json()}
 
 
