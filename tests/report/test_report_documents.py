@@ -108,7 +108,9 @@ def test_simulate(tmp_path: Path) -> None:
                 "name": "verl-bucketing",
                 **strategy,
                 "attention_ratio": 6.7,
-                "out_of_memory": [{"where": "host", "gb": 9}],
+                "out_of_memory": [
+                    {"where": "host", "index": 3, "phase": "data", "needed_gb": 9.2, "limit_gb": 8, "count": 2}
+                ],
             },
             {
                 "name": "all",
@@ -124,7 +126,7 @@ def test_simulate(tmp_path: Path) -> None:
     bucketing, everything = rows_of(section)
     assert bucketing[1:3] == ["900", "2.00x"]
     assert (bucketing[-1], everything[-1]) == ("does not fit", "fits")
-    assert "verl-bucketing does not fit: where host, gb 9" in section.text
+    assert "verl-bucketing does not fit: host 3 in data needs 9 GB of 8 (2 such)" in section.text
     assert all("simulated" in chart.title for chart in section.charts)
     swept = {**document["strategies"][1], "settings": {"max_degree": "4"}}
     document |= {"sweep": [swept], "recommended": {**swept, "strategy": "all", "fits": True}}

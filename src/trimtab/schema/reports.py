@@ -20,7 +20,7 @@ GLOSSARY: dict[str, str] = {
     "peak_memory_bytes": "most memory each rank used: on its device in a step, or on a CPU of its process so far",
     "rank_ms": "processor time each rank spent computing in a step, milliseconds",
     "rank_ratio": "`rank_ms` of the busiest rank / mean over ranks: how uneven the work measured was",
-    "rank_error": "how far predicted shares of the ranks' time in a step lie from those measured, as a share; median over steps",
+    "rank_error": "how far the ranks' predicted shares of a step's time lie from those measured; median over steps",
     "tokens_per_gpu_s": "tokens trained on a second and device",
 }
 

@@ -20,13 +20,16 @@ def simulate_sections(document: dict[str, Any]) -> list[Section]:
         phase: ([float(row["phases"].get(phase) or 0.0) for row in rows], colour_of_phase(phase, position))
         for position, phase in enumerate(phases)
     }
-    overflows = [f"{row['name']} does not fit: {_said(row['out_of_memory'])}" for row in rows if row["out_of_memory"]]
+    crowded = [row for row in rows if row["out_of_memory"]]
+    overflows = [f"{row['name']} does not fit: {_missing(row['out_of_memory'])}" for row in crowded]
+    left_out = [f"{name} was left out: {reason}." for name, reason in (document.get("left_out") or {}).items()]
     names = [str(row["name"]) for row in rows]
     return [
         Section(
             title="Strategies (simulated)",
             text=[
                 f"Scenario {document['scenario']}{_job(document)}. Every figure is simulated: nothing was run.",
+                *left_out,
                 *overflows,
                 *(["Times of a strategy that does not fit are those of enough memory."] if overflows else []),
             ],
@@ -35,7 +38,7 @@ def simulate_sections(document: dict[str, Any]) -> list[Section]:
             headline=True,
         ),
         *_sweep(document),
-        *rest(document, {"simulated", "scenario", "strategies", "sweep", "recommended"}),
+        *rest(document, {"simulated", "scenario", "strategies", "sweep", "recommended", "left_out"}),
     ]
 
 
@@ -99,9 +102,10 @@ def _table(rows: list[dict[str, Any]], phases: list[str]) -> DataTable:
     return DataTable(columns=columns, rows=cells, note="Simulated.")
 
 
-def _said(things: list[Any]) -> str:
-    """Names, or figures by name, in one line."""
+def _missing(overflows: list[Any]) -> str:
+    """What needs more memory than there is, in one line."""
     return "; ".join(
-        ", ".join(f"{name} {number(value)}" for name, value in one.items()) if isinstance(one, dict) else str(one)
-        for one in things
+        f"{each['where']} {each['index']} in {each['phase']} needs {each['needed_gb']:.0f} GB of {each['limit_gb']:.0f}"
+        + (f" ({each['count']} such)" if each.get("count", 1) > 1 else "")
+        for each in overflows
     )
