@@ -62,8 +62,8 @@ def train(group: dist.ProcessGroup, mode: Any = "on", steps: int = 3) -> list[fl
 
     control = dist.new_group(backend="gloo")  # balance
     vision = balance_model_vision(model, dist.new_group())  # balance
-    settings = BalancerSettings(mode=mode, verbose=True)  # balance
-    balancer = BatchBalancer.for_model(model.config, control, settings, encoder_balanced=True)  # balance
+    config, settings = model.config, BalancerSettings(mode=mode, verbose=True)
+    balancer = BatchBalancer.for_model(config, control, settings, encoder_balanced=True)  # balance
     losses = []
     for step in balancer.steps(loader, micro_batches=MICRO_BATCHES):  # balance
         total = torch.zeros(())

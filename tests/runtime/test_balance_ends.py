@@ -19,7 +19,7 @@ from trimtab.errors import LoaderError, MetadataError, RankDisagreementError, Se
 from trimtab.runtime.background import in_background
 from trimtab.runtime.balancer import BatchBalancer
 from trimtab.runtime.balancer_settings import BalancerSettings, EncoderBalanceSettings
-from trimtab.runtime.vision_balance import balance_model_vision
+from trimtab.runtime.vision_balance import balance_encoder, balance_model_vision
 from trimtab.schema.costs import Costs
 from trimtab.testing import run_threads
 
@@ -47,6 +47,13 @@ def assert_everywhere(found: list[Exception], kind: type[Exception], *texts: str
     assert [type(error) for error in found] == [kind] * len(found), found
     assert len({str(error) for error in found}) == 1, found
     assert [text for text in texts if text not in str(found[0])] == []
+
+
+class Rows(torch.nn.Module):
+    """An encoder that gives a row for every four patches."""
+
+    def forward(self, pixel_values: torch.Tensor, grid_thw: torch.Tensor) -> torch.Tensor:
+        return pixel_values[::4]
 
 
 class Loader:
@@ -179,6 +186,38 @@ def test_a_malformed_call_under_encoder_balance_alone(case: str) -> None:
     assert_everywhere(run_threads(2, run), MetadataError, "encoder call 0, rank 1", text)
 
 
+def halves(frames: Any) -> Any:
+    return frames.prod(axis=1) / 2
+
+
+ENCODER_CALLS: dict[str, tuple[Any, Any, str]] = {
+    "no grid": (lambda pixels, grid: (pixels, None), None, "grid_thw is None"),
+    "a grid of floats": (lambda pixels, grid: (pixels, grid.double()), None, "torch.float64"),
+    "flat pixels": (lambda pixels, grid: (pixels[0], grid), None, "[patches, values]"),
+    "a cost of floats": (None, halves, "frame_cost gave float64"),
+    "a cost that fails": (None, lambda frames: 1 // 0, "ZeroDivisionError"),
+}
+
+
+@pytest.mark.parametrize("case", ENCODER_CALLS)
+def test_an_encoder_called_wrongly_on_one_rank(case: str) -> None:
+    change, cost, text = ENCODER_CALLS[case]
+
+    def run(group: dist.ProcessGroup) -> Exception:
+        wrong = group.rank() == 1
+        encoder = Rows()
+        right = lambda frames: frames.prod(axis=1)  # noqa: E731
+        balance_encoder(encoder, group, merge_size=2, frame_cost=cost if cost and wrong else right)
+        pixels, grid = torch.ones(16, 6), torch.tensor([[1, 4, 4]])
+        given = change(pixels, grid) if change and wrong else (pixels, grid)
+        return error_of(lambda: encoder(*given))
+
+    found = run_threads(2, run)
+    assert len({(type(error), str(error)) for error in found}) == 1, found
+    assert "encoder call 0, rank 1" in str(found[0])
+    assert text in str(found[0])
+
+
 def test_labels_beyond_the_last_bound_are_not_dropped(data: HostData) -> None:
     def run(group: dist.ProcessGroup) -> Exception:
         batch = data.packed([1, 0])
@@ -189,7 +228,7 @@ def test_labels_beyond_the_last_bound_are_not_dropped(data: HostData) -> None:
     assert_everywhere(run_threads(2, run), MetadataError, "rank 1", "labelled tokens", "outside every sample")
 
 
-@pytest.mark.parametrize("count", [0, -1, 1.5])
+@pytest.mark.parametrize("count", [0, -1, 1.5, None])
 def test_a_step_of_no_micro_batches_is_refused(data: HostData, count: Any) -> None:
     def run(group: dist.ProcessGroup) -> Exception:
         return error_of(lambda: list(balancer_of(data, group).steps([data.padded([1])], micro_batches=count)))

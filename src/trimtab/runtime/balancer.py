@@ -150,7 +150,7 @@ class BatchBalancer:
             TrimtabError: on every rank, where any rank fails.
             RankDisagreementError: ranks differ in settings, form, dtype or step count.
         """
-        if micro_batches != int(micro_batches) or micro_batches < 1:
+        if not isinstance(micro_batches, int) or micro_batches < 1:
             raise SettingsError(f"micro_batches={micro_batches} of a step must be a whole number of at least 1")
         source = self._prepared(host, micro_batches)
         for step in in_background(source) if self.settings.background else source:

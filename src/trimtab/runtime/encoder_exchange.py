@@ -17,7 +17,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trimtab.errors import MetadataError, RankDisagreementError
+from trimtab.errors import MetadataError, RankDisagreementError, SettingsError
 from trimtab.planning.encoder_balance import EncoderPlan, plan_encoder, route_pixels
 from trimtab.runtime.balance_report import BalanceRecord, BalanceTotals, Logger, emit
 from trimtab.runtime.balancer_settings import EncoderBalanceSettings
@@ -123,13 +123,13 @@ class EncoderExchange:
         """
         began = time.perf_counter()
         grids, owner, videos = self._gather(pixel_values, grid_thw, is_video)
-        frame_ns = self._frame_cost(grids[:, 1:])
-        plan = plan_encoder(grids, videos, owner, frame_ns, self._group.size(), self.settings.strategy)
-        reason, best = self._why_not(plan), plan
+        error: Exception | None = None
+        try:
+            best, plan, reason = self._planned(grids, owner, videos)
+        except Exception as failure:  # told to all ranks below
+            error = failure
+        self._compare(None if error else plan, error)
         moves = not reason
-        if not moves:
-            plan = plan_encoder(grids, videos, owner, frame_ns, self._group.size(), "as-is")
-        self._compare(plan)
         planned = time.perf_counter()
         own = int((grids[owner == self._group.rank()].prod(axis=1) // self._merge**2).sum())
         self._call = _Call(plan=plan, grids=grids, owner=owner, moves=moves, own_tokens=own)
@@ -220,8 +220,27 @@ class EncoderExchange:
             "" if gain >= self.settings.threshold else f"gain {gain:.1%} below threshold {self.settings.threshold:.1%}"
         )
 
-    def _compare(self, plan: EncoderPlan) -> None:
-        table = all_gather_row(torch.tensor([int(plan.digest(), 16) - (1 << 63)]), self._group)
+    def _planned(
+        self, grids: NDArray[np.int64], owner: NDArray[np.int64], videos: NDArray[np.bool_]
+    ) -> tuple[EncoderPlan, EncoderPlan, str]:
+        """The best plan found, the one that runs, and why that is not the best."""
+        frame_ns = np.asarray(self._frame_cost(grids[:, 1:]))
+        if frame_ns.shape != (len(grids),) or frame_ns.dtype != np.int64 or (frame_ns < 0).any():
+            raise SettingsError(
+                f"frame_cost gave {frame_ns.dtype} of shape {list(frame_ns.shape)}, least {frame_ns.min(initial=0)}; "
+                f"give whole nanoseconds of at least 0 as int64, one for each of {len(grids)} visuals"
+            )
+        best = plan_encoder(grids, videos, owner, frame_ns, self._group.size(), self.settings.strategy)
+        reason = self._why_not(best)
+        if not reason:
+            return best, best, ""
+        return best, plan_encoder(grids, videos, owner, frame_ns, self._group.size(), "as-is"), reason
+
+    def _compare(self, plan: EncoderPlan | None, error: Exception | None) -> None:
+        digest = 0 if plan is None else int(plan.digest(), 16) - (1 << 63)
+        table = all_gather_row(torch.tensor([digest, int(error is not None)]), self._group)
+        if table[:, 1].any():
+            raise_on_every_rank(self._group, f"encoder call {self._calls}", error)
         if (table != table[0]).any():
             other = int(np.flatnonzero((table != table[0]).any(axis=1))[0])
             raise RankDisagreementError(

@@ -60,8 +60,12 @@ class EncoderHooks:
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         if self.exchange.settings.mode == "off":
             return None
-        pixels, rest = args[0], list(args[1:])
-        grids = rest[0] if rest else kwargs["grid_thw"]
+        rest = list(args[1:])
+        try:
+            pixels, grids = _called_with(args, kwargs)
+        except MetadataError as error:
+            self.exchange.refuse(error)
+            raise
         pixels, grids = self.exchange.begin(pixels, grids)
         if rest:
             rest[0] = grids
@@ -211,6 +215,21 @@ def balance_model_vision(
     return ModelVisionHooks(model, exchange)
 
 
+def _called_with(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """Pixels and grids of an encoder's call.
+
+    Raises:
+        MetadataError: names what is not given as it must be.
+    """
+    grids = args[1] if len(args) > 1 else kwargs.get("grid_thw")
+    if not args or not isinstance(args[0], Tensor) or args[0].dim() != 2:
+        raise MetadataError("the encoder's first argument must be its pixels, [patches, values], given by position")
+    if not isinstance(grids, Tensor) or grids.dim() != 2 or grids.shape[1] != 3 or grids.is_floating_point():
+        found = f"{grids.dtype} of shape {list(grids.shape)}" if isinstance(grids, Tensor) else repr(grids)
+        raise MetadataError(f"grid_thw is {found}; give whole numbers, [visuals, 3]")
+    return args[0], grids
+
+
 def _all_visuals(visual: Any, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor, list[bool]]:
     """Patches and grids of images, then of videos.
 
@@ -232,6 +251,8 @@ def _all_visuals(visual: Any, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor
         if inputs.get(key) is None:
             continue
         grid = _rows(inputs, grid_key, 3)
+        if grid.is_floating_point():
+            raise MetadataError(f"{grid_key} is {grid.dtype}; give whole numbers")
         pixels.append(_rows(inputs, key, width).to(dtype))
         grids.append(grid)
         videos += [video] * len(grid)
