@@ -22,7 +22,6 @@ from dp_balance import RANKS, Size, Timing, model_of, pack, time_step
 from harness import Case, Check, Report
 from trimtab.planning.settings import PlanSettings
 from trimtab.runtime.attention import use_packed_attention
-from trimtab.runtime.balanced_step import BalancedStep
 from trimtab.runtime.balancer import BatchBalancer
 from trimtab.runtime.balancer_settings import BalancerSettings
 from trimtab.testing import RankPool
@@ -54,13 +53,12 @@ def run_rounds(group: dist.ProcessGroup, size: Size) -> list[Round]:
     for turn in range(-1, size.rounds * len(SPREADS)):
         spread = SPREADS[turn % len(SPREADS)]
         batch = pack(model.config, (turn + 1, group.rank()), size, spread=spread)
-        steps: list[BalancedStep] = []
-        timed = {}
-        for balancer in (on, off) if turn % 2 else (off, on):
-            timed[balancer] = time_step(wrapped, balancer, [batch], group, seen=steps.append)
-        gain = next(step.record.gain for step in steps if step.record is not None)
+        order = (on, off) if turn % 2 else (off, on)
+        timed = {balancer: time_step(wrapped, balancer, [batch], group) for balancer in order}
+        assert on.step is not None
+        assert on.step.record is not None
         if turn >= 0:  # the first warms up
-            rounds.append(Round(off=timed[off], on=timed[on], predicted=gain))
+            rounds.append(Round(off=timed[off], on=timed[on], predicted=on.step.record.gain))
     return rounds
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from statistics import median
@@ -31,7 +31,6 @@ from harness import Case, Check, Report
 from trimtab.demo.tiny_models import tiny_config
 from trimtab.planning.settings import PlanSettings
 from trimtab.runtime.attention import use_packed_attention
-from trimtab.runtime.balanced_step import BalancedStep
 from trimtab.runtime.balancer import BatchBalancer
 from trimtab.runtime.balancer_settings import BalancerSettings, EncoderBalanceSettings
 from trimtab.runtime.vision_balance import balance_encoder
@@ -154,14 +153,8 @@ def run_loop(
     return rounds
 
 
-def time_step(
-    model: Any,
-    balancer: BatchBalancer,
-    batches: list[dict[str, Any]],
-    group: dist.ProcessGroup,
-    seen: Callable[[BalancedStep], object] = lambda step: None,
-) -> Timing:
-    """One optimizer step without the optimizer; ``seen`` gets what the balancer made of it."""
+def time_step(model: Any, balancer: BatchBalancer, batches: list[dict[str, Any]], group: dist.ProcessGroup) -> Timing:
+    """One optimizer step without the optimizer."""
     dist.barrier(group)
     began, busy = time.perf_counter(), time.thread_time()
     step = balancer.balance(batches)
@@ -177,7 +170,6 @@ def time_step(
     dist.barrier(group)
     wall = time.perf_counter() - began
     model.zero_grad()
-    seen(step)
     return Timing(wall=wall * 1e3, busy=busy * 1e3, inside=inside * 1e3)
 
 

@@ -21,12 +21,17 @@ from trimtab.runtime.balancer_settings import BalancerSettings
 from trimtab.schema.costs import Costs
 from trimtab.schema.metadata import BatchMetadata
 
+EAGER = BalancerSettings(threshold=0)
 Rows = Sequence[Sequence[Sequence[int]]]
 """[rank][micro-batch][sample]."""
 
 
 def costs_of(batch: BatchMetadata) -> Costs:
     return Costs(language_ns=batch.tokens * 1000, vision_frame_ns=batch.grid_thw[:, 1] * batch.grid_thw[:, 2] * 300)
+
+
+def balancer_of(data: HostData, group: dist.ProcessGroup, settings: Any = EAGER, **more: Any) -> BatchBalancer:
+    return BatchBalancer.for_model(data.model.config, group, settings, **{"cost_model": costs_of, **more})
 
 
 def wrapped(model: Any, host: str, size: int) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from tests.runtime.balanced_loop import costs_of
+from tests.runtime.balanced_loop import EAGER, balancer_of, costs_of
 from tests.runtime.host_batches import HostData
 from tests.runtime.step_cases import MIXED
 
@@ -27,17 +27,12 @@ from trimtab.runtime.step_metadata import StepMetadata, gather_metadata
 from trimtab.schema.costs import Costs
 from trimtab.testing import run_threads
 
-EAGER = BalancerSettings(threshold=0)
 LONG = ((131_072, ()), (4_000, ()), (6_000, ()))
 
 
 @pytest.fixture(scope="module")
 def data() -> HostData:
     return HostData("qwen2_5_vl", MIXED, dtype=torch.float32)
-
-
-def balancer_of(data: HostData, group: dist.ProcessGroup, settings: Any = EAGER, **more: Any) -> BatchBalancer:
-    return BatchBalancer.for_model(data.model.config, group, settings, **{"cost_model": costs_of, **more})
 
 
 def samples_in(batch: dict[str, Any], data: HostData) -> list[tuple[Any, ...]]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from tests.runtime.balanced_loop import costs_of
+from tests.runtime.balanced_loop import balancer_of
 from tests.runtime.host_batches import HostData
 from tests.runtime.step_cases import MIXED
 
@@ -23,16 +23,10 @@ from trimtab.runtime.vision_balance import balance_encoder, balance_model_vision
 from trimtab.schema.costs import Costs
 from trimtab.testing import run_threads
 
-EAGER = BalancerSettings(threshold=0)
-
 
 @pytest.fixture(scope="module")
 def data() -> HostData:
     return HostData("qwen2_5_vl", MIXED, dtype=torch.float32)
-
-
-def balancer_of(data: HostData, group: dist.ProcessGroup, settings: Any = EAGER, **more: Any) -> BatchBalancer:
-    return BatchBalancer.for_model(data.model.config, group, settings, **{"cost_model": costs_of, **more})
 
 
 def error_of(run: Callable[[], Any]) -> Exception:

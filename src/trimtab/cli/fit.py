@@ -16,10 +16,10 @@ from trimtab.cost.observations import PhaseRecord, observations
 from trimtab.cost.rank_work import RankWork
 from trimtab.errors import MetadataError, SettingsError
 from trimtab.report.prediction import RankError, rank_error
+from trimtab.report.run_records import STEPS
 
 _PHASE = "language"
 _SWEEP_TOKENS = 4096
-_STEPS = "steps.jsonl"
 
 _Found = tuple[FittedCost, dict[str, Any], RankError | None]
 
@@ -109,9 +109,9 @@ def _fit_sweep(args: argparse.Namespace, terms: tuple[str, ...]) -> _Found:
 
 def _recorded_files(path: Path) -> list[Path]:
     """The steps.jsonl named: a file, a run's, or those of its variants such as runs/demo/balanced."""
-    if not path.is_dir() or (path / _STEPS).exists():
-        return [path / _STEPS if path.is_dir() else path]
-    return sorted(path.glob(f"*/{_STEPS}")) or [path / _STEPS]
+    if not path.is_dir() or (path / STEPS).exists():
+        return [path / STEPS if path.is_dir() else path]
+    return sorted(path.glob(f"*/{STEPS}")) or [path / STEPS]
 
 
 def _rows(path: Path) -> list[tuple[str, Mapping[str, Any]]]:

@@ -19,7 +19,7 @@ import hashlib
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -46,6 +46,7 @@ from trimtab.runtime.settings_agreement import agree_on_settings
 from trimtab.runtime.shared_error import raise_on_every_rank
 from trimtab.runtime.step_metadata import StepMetadata, all_gather_row, gather_metadata
 from trimtab.runtime.unbalanced_step import unbalanced_step
+from trimtab.schema.setting_checks import check_whole
 
 
 class BatchBalancer:
@@ -150,8 +151,7 @@ class BatchBalancer:
             TrimtabError: on every rank, where any rank fails.
             RankDisagreementError: ranks differ in settings, form, dtype or step count.
         """
-        if not isinstance(micro_batches, int) or micro_batches < 1:
-            raise SettingsError(f"micro_batches={micro_batches} of a step must be a whole number of at least 1")
+        check_whole("micro_batches", micro_batches, 1)
         source = self._prepared(host, micro_batches)
         for step in in_background(source) if self.settings.background else source:
             self._take(step)
@@ -269,8 +269,8 @@ class BatchBalancer:
 
     def _agree_on_settings(self) -> None:
         if not self._agreed:
-            own = {field.name: getattr(self.settings, field.name) for field in fields(self.settings)}
-            agree_on_settings(self._group, "the balancers' settings", {**self._layout.shared(), **own})
+            shared = {**self._layout.shared(), **asdict(self.settings)}
+            agree_on_settings(self._group, "the balancers' settings", shared)
             self._agreed = True
 
     def _depack(

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from trimtab.errors import SettingsError
 from trimtab.planning.settings import PlanSettings
+from trimtab.schema.setting_checks import check_whole
 
 Mode = Literal["off", "observe", "on"]
 EncoderStrategy = Literal["frames", "images", "loongforge"]
@@ -53,7 +54,7 @@ class BalancerSettings:
         _check_choice("mode", self.mode, get_args(Mode))
         _check_choice("uneven_ends", self.uneven_ends, get_args(UnevenEnds))
         _check_shared(self.threshold, self.length_ratio, self.warmup_steps)
-        _check_whole("pad_to_multiple_of", self.pad_to_multiple_of, 1)
+        check_whole("pad_to_multiple_of", self.pad_to_multiple_of, 1)
         if not isinstance(self.plan, PlanSettings):
             raise SettingsError(f"plan={self.plan!r} must be PlanSettings(...)")
 
@@ -97,9 +98,4 @@ def _check_shared(threshold: float, length_ratio: float | None, warmup_steps: in
         raise SettingsError(f"threshold={threshold!r} must lie in [0, 1)")
     if length_ratio is not None and (not isinstance(length_ratio, int | float) or not length_ratio >= 1):
         raise SettingsError(f"length_ratio={length_ratio!r} must be at least 1, or None for no limit")
-    _check_whole("warmup_steps", warmup_steps, 0)
-
-
-def _check_whole(name: str, value: int, least: int) -> None:
-    if not isinstance(value, int) or value < least:
-        raise SettingsError(f"{name}={value!r} must be a whole number of at least {least}")
+    check_whole("warmup_steps", warmup_steps, 0)

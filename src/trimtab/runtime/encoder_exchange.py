@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -95,7 +95,7 @@ class EncoderExchange:
         shared = {"merge_size": self._merge, **asdict(self.settings)}
         agree_on_settings(self._group, "the encoder balances' settings", shared)
 
-    def refuse(self, error: Exception) -> None:
+    def refuse(self, error: Exception) -> NoReturn:
         """Tell all ranks that this one's call cannot begin; collective, in place of ``begin``.
 
         Raises:

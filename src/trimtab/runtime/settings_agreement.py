@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,7 +20,7 @@ def agree_on_settings(group: dist.ProcessGroup, what: str, settings: Mapping[str
     Args:
         group: the ranks.
         what: whose settings, for the error.
-        settings: values by name; those that are dataclasses are compared field by field.
+        settings: values by name; mappings in it are compared entry by entry.
 
     Raises:
         RankDisagreementError: on every rank, with the same text: names the settings that differ and both values.
@@ -44,10 +43,7 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
     for name, value in settings.items():
         if name in _PRINTING:
             continue
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-            yield from _flat(fields, f"{prefix}{name}.")
-        elif isinstance(value, Mapping):
+        if isinstance(value, Mapping):
             yield from _flat({str(key): each for key, each in value.items()}, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", repr(value)

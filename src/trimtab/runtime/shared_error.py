@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import torch.distributed as dist
 
 from trimtab import errors
 
 
-def raise_on_every_rank(group: dist.ProcessGroup, where: str, error: Exception | None) -> None:
+def raise_on_every_rank(group: dist.ProcessGroup, where: str, error: Exception | None) -> NoReturn:
     """Gather the ranks' errors and raise the first on all of them; a collective of ``group``.
 
     Args:

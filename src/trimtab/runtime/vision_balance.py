@@ -65,7 +65,6 @@ class EncoderHooks:
             pixels, grids = _called_with(args, kwargs)
         except MetadataError as error:
             self.exchange.refuse(error)
-            raise
         pixels, grids = self.exchange.begin(pixels, grids)
         if rest:
             rest[0] = grids
@@ -108,7 +107,6 @@ class ModelVisionHooks:
             pixels, grids, videos = _all_visuals(visual, kwargs)
         except Exception as error:
             self.exchange.refuse(error)
-            raise
         unit_pixels, unit_grids = self.exchange.begin(pixels, grids, videos)
         if self.exchange.settings.mode == "observe":
             self.exchange.cancel()
