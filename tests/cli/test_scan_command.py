@@ -36,8 +36,8 @@ def test_scan_writes_the_table_and_tells_what_was_bad(
     out = data.parent / "meta.parquet"
     assert main(["scan", str(data), "--model", str(checkpoint), "--out", str(out), "--on-bad-sample", "skip"]) == 0
     printed = capsys.readouterr().out
-    assert "1 samples" in printed
-    assert "1 bad samples left out" in printed
+    assert "1 sample in" in printed
+    assert "1 bad sample left out" in printed
     assert "gone.png" in printed
     table = read_table(out)
     assert len(table) == 1

@@ -50,6 +50,14 @@ def test_a_replacement_is_another_sample_in_a_later_step() -> None:
     assert sampler().replace(bad_rows=[2], in_step=6) == [chosen]
 
 
+def test_a_replacement_is_no_sample_its_step_has_unless_all_are() -> None:
+    dealt = sampler(num_samples=10, samples_per_step=7)
+    assert not set(dealt.rows(2).tolist()) & set(dealt.replace(bad_rows=[8, 9], in_step=2))
+    small = sampler(num_samples=4, samples_per_step=4)
+    assert small.replace(bad_rows=[0], in_step=1)[0] in (1, 2, 3)
+    assert sampler(num_samples=1, samples_per_step=1).replace(bad_rows=[0], in_step=1) == [0]
+
+
 def test_a_dataset_smaller_than_a_step_is_refused() -> None:
     with pytest.raises(
         SettingsError, match="3 samples, fewer than samples_per_step=4; set samples_per_step to at most 3"

@@ -62,6 +62,7 @@ def test_bad_samples_are_left_out_and_listed_and_the_rest_can_still_be_found(tmp
     reasons = ["bad.png: of no image format", "gone.png: no such file", "must be a list"]
     for bad, reason in zip(result.bad, reasons, strict=True):
         assert reason in bad.reason
+        assert bad.where not in bad.reason, "the place is told once"
     assert result.table.dataset_row.tolist() == [1, 4]
     assert result.table.sample(1).sample_id == data[4].sample_id == "last"
 
@@ -75,6 +76,11 @@ def test_the_first_bad_sample_ends_the_scan_unless_skipped(tmp_path: Path, scann
 def test_a_dataset_of_bad_samples_alone_is_an_error(tmp_path: Path, scanner: Scanner) -> None:
     with pytest.raises(DatasetError, match=r"none of 2 samples can be used; the first: .*d\.jsonl:1"):
         scanner.scan(dataset(tmp_path, ask("bad.png"), ask("gone.png")), on_bad_sample="skip")
+
+
+def test_the_only_sample_being_bad_is_told_in_the_singular(tmp_path: Path, scanner: Scanner) -> None:
+    with pytest.raises(DatasetError, match=r"the only sample cannot be used: .*d\.jsonl:1: .*bad\.png"):
+        scanner.scan(dataset(tmp_path, ask("bad.png")), on_bad_sample="skip")
 
 
 def test_samples_without_loss_are_counted_not_refused(tmp_path: Path, scanner: Scanner) -> None:

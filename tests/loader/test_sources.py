@@ -174,23 +174,34 @@ BAD_RECORDS = [
     ({"conversations": [{"from": "bing", "value": "x"}]}, "unknown role 'bing'"),
     ({"messages": []}, "messages must be a list of turns that is not empty"),
     ({"messages": "hello"}, "messages must be a list of turns"),
-    ({"messages": ["hello"]}, "turn 0 must be an object, found str"),
+    ({"messages": ["hello"]}, "turn 0 must be an object, found text; correct"),
     ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "turn 0 calls a tool in tool_calls, which"),
-    ({"messages": [{"role": "user"}]}, "content must be text or a list of parts, found NoneType"),
-    ({"messages": [{"role": "user", "content": [3]}]}, "a content part must be an object, found int"),
+    ({"messages": [{"role": "user"}]}, "content must be text or a list of parts, found nothing \\(null\\); write it"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image", "image": ""}]}]},
+        "found empty text; correct or remove",
+    ),
+    (
+        {"messages": [{"role": "user", "content": [3]}]},
+        "a content part must be an object or text, found a number; correct",
+    ),
     ({"messages": [{"role": "user", "content": [{"type": "audio"}]}]}, "unknown content part type 'audio'"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "audio", "audio": "a.wav"}]}]},
+        "unknown content part type 'audio'; known: text, image, video, image_url, video_url; correct it, or remove",
+    ),
     (
         {"messages": [{"role": "user", "content": [{"type": "image", "image": "a", "fps": 1}]}]},
         "'fps', which is not supp",
     ),
     (
         {"messages": [{"role": "user", "content": [{"type": "image", "image": 5}]}]},
-        "must be a path, URL or bytes, found int",
+        "must be a path, URL or bytes, found a number; correct or remove it",
     ),
     ({"messages": [{"role": "user", "content": [{"type": "image", "image": "data:image/png,x"}]}]}, "it is not base64"),
-    ({"messages": [ANSWER], "images": 5}, "images must be a path or a list, found int"),
+    ({"messages": [ANSWER], "images": 5}, "images must be a path or a list, found a number; correct it"),
     ({"text": "hello"}, "none of the fields messages, conversations, prompt is there, found text"),
-    (["hello"], "a record must be a JSON object, found list"),
+    (["hello"], "a record must be a JSON object, found a list; correct or remove it"),
 ]
 
 
@@ -211,7 +222,7 @@ def test_files_that_cannot_be_a_dataset_are_named(tmp_path: Path) -> None:
         ("gone.jsonl", "no such file; give the path"),
         ("empty.jsonl", "holds no record"),
         ("d.txt", r"unknown type '\.txt'; known: \.jsonl"),
-        ("o.json", "holds a JSON dict, not an array"),
+        ("o.json", "must hold a JSON array of records, found an object; correct it"),
         ("l.json", r"name the file \.jsonl"),
         ("p.parquet", "not a readable Parquet file"),
         ("", "is a folder that datasets' save_to_disk did not write"),

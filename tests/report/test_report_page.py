@@ -90,21 +90,23 @@ def test_reinforcement_shows_its_rewards(tmp_path: Path) -> None:
 
 def test_bad_samples_are_listed_with_their_reasons(tmp_path: Path) -> None:
     run = write_run(tmp_path / "balanced", [row(0), row(1, bad_samples=["7"])])
-    (run / "bad_samples.json").write_text(json.dumps([{"step": 1, "sample_id": "7", "reason": "cut off"}]))
+    (run / "bad_samples.json").write_text(
+        json.dumps([{"step": 1, "sample_id": "7", "reason": "cut off", "replacement": "3", "joins_step": 5}])
+    )
     (run / "left_out.json").write_text(json.dumps([{"sample_id": "9", "reason": "too long"}]))
     table = section_of(build_report([run]).groups[0], "Bad samples").table
     assert table is not None
     assert [list(cells) for cells in table.rows] == [
-        ["balanced", "1", "7", "cut off"],
-        ["balanced", "before the run", "9", "too long"],
+        ["balanced", "1", "7", "cut off", "3, step 5"],
+        ["balanced", "before the run", "9", "too long", ""],
     ]
 
 
 def test_a_run_that_diverged_is_shown_and_said(tmp_path: Path) -> None:
     rows = [row(0), row(1, loss=float("nan"), grad_norm=None), row(2)]
     section = section_of(build_report([write_run(tmp_path / "balanced", rows)]).groups[0], "Loss")
-    assert "balanced: the loss was not finite in 1 steps (1)." in section.text
-    assert "balanced: 1 steps were skipped, their gradient not finite (1)." in section.text
+    assert "balanced: the loss was not finite in 1 step (1)." in section.text
+    assert "balanced: skipped, its gradient not finite: 1 step (1)." in section.text
     assert figures_of(section)[0]["data"][0]["y"] == [2.0, None, pytest.approx(2 / 3)]
 
 

@@ -146,7 +146,13 @@ def test_a_step_without_one_good_prompt_goes_by(rank_pool: RankPool, files: dict
     settings = grpo_settings(files, "none", steps=2, rollout=rollout, loader=SKIP)
     assert rank_pool.run(2, train_on_rank, settings) == [True, True]
     assert [(step["replies"], step["grad_norm"]) for step in steps_of(settings)] == [(0, None), (0, None)]
-    assert [len(step["bad_samples"]) for step in steps_of(settings)] == [5, 5]
+    first, second = (step["bad_samples"] for step in steps_of(settings))
+    assert len(first) == 5
+    listed = json.loads((settings.folder / "bad_samples.json").read_text())
+    replacements = [entry["replacement"] for entry in listed if entry["joins_step"] == 1]
+    assert len(replacements) == 5
+    assert set(replacements) <= set(second)
+    assert len(second) == 10
 
 
 def test_one_rank_out_of_memory_in_rollout_ends_all(rank_pool: RankPool, files: dict[str, Any]) -> None:

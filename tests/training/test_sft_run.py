@@ -258,6 +258,9 @@ def test_skipped_samples_carry_no_loss_and_are_listed(
     bad = json.loads((settings.folder / "bad_samples.json").read_text())
     assert {entry["sample_id"] for entry in bad} == {"sample-5", "sample-6"}
     assert "6.mp4" in next(entry["reason"] for entry in bad if entry["sample_id"] == "sample-6")
+    first = [entry for entry in bad if entry["step"] == 0]
+    assert {entry["joins_step"] for entry in first} == {6}, "behind the last step: the first none can have planned"
+    assert not {entry["replacement"] for entry in first} & {"sample-5", "sample-6"}
 
     data = tmp_path / "good.jsonl"
     lines = (tmp_path / "train.jsonl").read_text().splitlines(keepends=True)

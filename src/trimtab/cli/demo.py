@@ -20,9 +20,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--part", choices=PARTS, default="all", help="what to train (default: all)")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="results go to RUNS/demo (default: runs)")
     parser.add_argument("--ranks", type=int, default=2, help="processes that train together (default: 2)")
-    parser.add_argument("--steps", type=int, help="steps of the balanced supervised run (default: the demo's own)")
-    parser.add_argument("--baseline-steps", type=int, default=40, help="steps of its baseline stretch (default: 40)")
-    parser.add_argument("--grpo-steps", type=int, help="steps of reinforcement (default: the demo's own)")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        help="steps of the balanced supervised run, and most of the others (default: the demo's own)",
+    )
+    parser.add_argument("--baseline-steps", type=int, default=40, help="steps of the supervised baseline (default: 40)")
+    parser.add_argument(
+        "--grpo-steps", type=int, help="steps of reinforcement (default: the demo's own, at most --steps)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of data, weights and sampling (default: 0)")
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
 
@@ -63,6 +69,7 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
         settings=DemoSettings(seed=args.seed),
     )
     numbers = GRPODemoSettings(seed=args.seed)
+    numbers = numbers.at_most(args.steps) if args.steps else numbers
     numbers = replace(numbers, steps=args.grpo_steps or numbers.steps)
     grpo = GRPODemoOptions(runs=args.runs, ranks=args.ranks, settings=numbers)
     if args.part == "sft":

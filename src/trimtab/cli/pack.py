@@ -33,6 +33,7 @@ from trimtab.planning.packing.settings import PackMethod, PackSettings
 from trimtab.planning.packing.step_time import PackingGain, deal, deal_in_order, dist_by_load, packing_gain
 from trimtab.planning.packing.thresholds import choose_caps
 from trimtab.schema.metadata import BatchMetadata
+from trimtab.schema.number_of import number_of
 from trimtab.schema.table_file import read_table
 
 _OVERSIZED_SHOWN = 20
@@ -249,7 +250,11 @@ def _print(result: dict[str, Any], console: Console) -> None:
     caps = result["caps"]
     limits = ", ".join(f"{value:g} {name}" for name, value in caps.items() if value is not None)
     used, left_out = result["samples"] - result["unused_samples"], result["unused_samples"]
-    source = f"{used:,} of {result['samples']:,} samples ({left_out:,} left out)" if left_out else f"{used:,} samples"
+    source = (
+        f"{used:,} of {number_of(result['samples'], 'sample')} ({left_out:,} left out)"
+        if left_out
+        else number_of(used, "sample")
+    )
     console.print(
         f"{result['packs']:,} packs of at most {limits} from {source} by "
         f"{result['method']!r}, {_over(result)} the lower bound of {result['lower_bound']:,}; {result['seconds']:.1f} s"
@@ -257,9 +262,9 @@ def _print(result: dict[str, Any], console: Console) -> None:
     console.print(_ratio_table(result))
     console.print(_spread_table(result))
     for ranks, gain in result["gain"].items():
-        console.print(f"{ranks} ranks: {gain['says'] if gain else 'too few samples to compare'}")
+        console.print(f"{number_of(int(ranks), 'rank')}: {gain['says'] if gain else 'too few samples to compare'}")
     if result["oversized"]:
-        console.print(f"{len(result['oversized'])} samples no pack can hold are left out:")
+        console.print(f"left out, as no pack can hold it: {number_of(len(result['oversized']), 'sample')}")
         for sample, reason in list(zip(result["oversized"], result["oversized_reasons"], strict=True))[
             :_OVERSIZED_SHOWN
         ]:

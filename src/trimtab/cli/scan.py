@@ -20,6 +20,7 @@ from rich.table import Table
 
 from trimtab.cli.model_argument import add_model_arguments, load_tokenizer, resolve_model
 from trimtab.errors import SettingsError
+from trimtab.schema.number_of import number_of
 from trimtab.schema.table_file import check_writable, write_table
 
 _BAD_SHOWN = 20
@@ -113,16 +114,16 @@ def _summary(result: Any, out: str, seconds: float) -> dict[str, Any]:
 
 def _print(summary: dict[str, Any]) -> None:
     console = Console()
-    console.print(f"{summary['samples']} samples in {escape(summary['out'])}", soft_wrap=True)
+    console.print(f"{number_of(summary['samples'], 'sample')} in {escape(summary['out'])}", soft_wrap=True)
     table = Table(show_header=False)
     for name in ("images", "videos", "text_tokens", "visual_tokens", "loss_tokens", "longest_sample_tokens"):
         table.add_row(name.replace("_", " "), f"{summary[name]:,}")
     console.print(table)
     if summary["samples_without_loss"]:
-        console.print(f"{summary['samples_without_loss']} samples have no token that enters the loss")
+        console.print(f"without a token that enters the loss: {number_of(summary['samples_without_loss'], 'sample')}")
     bad = summary["bad_samples"]
     if bad:
-        console.print(f"{len(bad)} bad samples left out:")
+        console.print(f"{number_of(len(bad), 'bad sample')} left out:")
         for sample in bad[:_BAD_SHOWN]:
             console.print(f"  {sample['where']}: {sample['reason']}", markup=False, soft_wrap=True)
         if len(bad) > _BAD_SHOWN:

@@ -20,6 +20,7 @@ from trimtab.planning.explain_stages import explain_stages
 from trimtab.planning.stage_problem import StageProblem
 from trimtab.planning.stages import plan_peers, plan_stages
 from trimtab.report.whole_table import print_whole
+from trimtab.schema.number_of import number_of
 from trimtab.schema.stages import LayerProfile, Schedule, StagePlan
 
 _TILES = 18
@@ -150,7 +151,8 @@ def _peaks(plan: StagePlan) -> list[float]:
 def _print(what: str, plan: StagePlan, peers: dict[str, StagePlan], profile: LayerProfile) -> None:
     console = Console()
     console.print(
-        f"{what}: {len(profile)} layers, {plan.ranks} ranks, {plan.micro_batches} micro-batches, {plan.schedule}, "
+        f"{what}: {len(profile)} layers, {number_of(plan.ranks, 'rank')}, "
+        f"{number_of(plan.micro_batches, 'micro-batch', 'micro-batches')}, {plan.schedule}, "
         f"cap {plan.memory_bytes / _GB:g} GB; predicted",
         highlight=False,
         soft_wrap=True,

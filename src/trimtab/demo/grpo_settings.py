@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trimtab.demo.settings import DatasetSettings
 
@@ -49,3 +49,12 @@ class GRPODemoSettings:
     timing_prompts: int = 8
     timing_replies: int = 4
     timing_samples: int = 240
+
+    def at_most(self, steps: int) -> GRPODemoSettings:
+        """The same with no stretch longer than ``steps``."""
+        return replace(
+            self,
+            start_steps=min(self.start_steps, steps),
+            steps=min(self.steps, steps),
+            timing_steps=min(self.timing_steps, steps),
+        )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from trimtab.errors import CheckpointError, InfeasibleError, LoaderError
 from trimtab.loader.pack_step import PackStep
+from trimtab.loader.sampler import first_other
 from trimtab.planning.packing.epoch import pack_epoch
 from trimtab.planning.packing.packs import Packs
 from trimtab.planning.packing.problem import PackProblem, smallest_caps
@@ -165,11 +166,11 @@ class PackSampler:
         They run in micro-batches of their own, so that no cap is passed. Drawn from (seed, step, row).
         """
         fitting = self._problem.fitting()
-        chosen = []
+        chosen: list[int] = []
         for row in bad_rows:
             draw = np.random.default_rng([self._seed, _REPLACE, in_step, row])
-            candidates = draw.permutation(fitting)[: len(bad_rows) + 1].tolist()
-            chosen.append(next((candidate for candidate in candidates if candidate not in bad_rows), row))
+            order = draw.permutation(fitting)[: 2 * len(bad_rows) + 1]
+            chosen.append(first_other(order, bad=bad_rows, taken=chosen))
         with self._lock:
             self._extra.setdefault(in_step, []).extend(chosen)
         return chosen

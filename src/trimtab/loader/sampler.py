@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import CheckpointError, SettingsError
+from trimtab.schema.number_of import number_of
 from trimtab.schema.setting_checks import check_whole
+
+
+def first_other(order: NDArray[np.int64], *, bad: Collection[int], taken: Collection[int]) -> int:
+    """The first row that is neither bad nor taken, else one that is not bad, else the first."""
+    free = (row for row in order.tolist() if row not in bad and row not in taken)
+    usable = (row for row in order.tolist() if row not in bad)
+    return int(next(free, next(usable, order[0])))
 
 
 class StepSampler:
@@ -28,7 +37,7 @@ class StepSampler:
         check_whole("samples_per_step", samples_per_step, 1)
         if num_samples < samples_per_step:
             raise SettingsError(
-                f"the dataset has {num_samples} samples, fewer than samples_per_step={samples_per_step}; "
+                f"the dataset has {number_of(num_samples, 'sample')}, fewer than samples_per_step={samples_per_step}; "
                 f"set samples_per_step to at most {num_samples}"
             )
         self._num_samples = num_samples
@@ -60,12 +69,16 @@ class StepSampler:
         """None: samples of a step are free to run with any others."""
 
     def replace(self, *, bad_rows: list[int], in_step: int) -> list[int]:
-        """Add one other sample for each bad one to ``in_step``, drawn from (seed, step, row); returns their rows."""
-        chosen = []
+        """Add one other sample for each bad one to ``in_step``, drawn from (seed, step, row); returns their rows.
+
+        The step has none of them yet, unless the dataset is too small for that.
+        """
+        taken = set(self.rows(in_step).tolist())
+        chosen: list[int] = []
         for row in bad_rows:
             draw = np.random.default_rng([self._seed, in_step, row])
-            candidates = [int(c) for c in draw.permutation(self._num_samples)[: len(bad_rows) + 1]]
-            chosen.append(next((c for c in candidates if c not in bad_rows), row))
+            order = draw.permutation(self._num_samples)[: len(taken) + 2 * len(bad_rows) + 1]
+            chosen.append(first_other(order, bad=bad_rows, taken={*taken, *chosen}))
         with self._lock:
             self._extra.setdefault(in_step, []).extend(chosen)
         return chosen

@@ -101,12 +101,18 @@ class Scanner:
                     samples.append(scanned)
                     locations.append(location)
                 else:
-                    bad.append(BadSample(dataset.where(*location), str(scanned)))
+                    where = dataset.where(*location)
+                    bad.append(BadSample(where, str(scanned).removeprefix(f"{where}: ")))
                     if on_bad_sample == "raise":
-                        raise DatasetError(f"{_described(bad[-1])} (or skip bad samples)") from scanned
+                        raise DatasetError(f"{where}: {bad[-1].reason} (or skip bad samples)") from scanned
                 advance()
         if not samples:
-            raise DatasetError(f"none of {len(dataset)} samples can be used; the first: {_described(bad[0])}")
+            many = (
+                "the only sample cannot be used"
+                if len(bad) == 1
+                else f"none of {len(bad)} samples can be used; the first"
+            )
+            raise DatasetError(f"{many}: {bad[0].where}: {bad[0].reason}")
         table = MetadataTable.from_samples(
             _with_unique_ids(samples, locations), geometry=self.geometry, files=dataset.files, locations=locations
         )
@@ -187,10 +193,6 @@ class _RowScan:
             return key, self.scanner.scan_conversation(conversation)
         except TrimtabError as error:
             return "", error
-
-
-def _described(bad: BadSample) -> str:
-    return bad.reason if bad.reason.startswith(bad.where) else f"{bad.where}: {bad.reason}"
 
 
 def _with_unique_ids(samples: list[SampleMetadata], locations: list[tuple[int, int]]) -> list[SampleMetadata]:

@@ -14,11 +14,13 @@ import torch.distributed as dist
 
 from trimtab.loader.central import ship
 from trimtab.loader.preparer import PendingStep, PreparedStep, StepPreparer, without_loss
+from trimtab.loader.replacements import draw_replacements
 from trimtab.loader.settings import LoaderSettings
 from trimtab.loader.step_planner import PlannedStep, StepPlanner
 from trimtab.loader.step_source import StepSource
 from trimtab.runtime.agreement import BadSample, agree_on_step
 from trimtab.runtime.packed_batch import PackedBatch
+from trimtab.schema.skipped import SkippedSample
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -29,7 +31,7 @@ class LoadedStep:
         planned: the step and its plan.
         packs: this rank's packs by micro-batch.
         denominator: global sum of loss weights, from the loaded samples.
-        bad_samples: (sample id, reason) of samples that run with loss weight 0, on any rank.
+        bad_samples: samples that run with loss weight 0, on any rank, and what replaces them.
         decoded: runs of frames decoded on this rank for this step.
         wait_ms: how long this rank waited for its own data, shipping from rank 0 included.
         received_bytes: tensor bytes another rank shipped to this one.
@@ -38,7 +40,7 @@ class LoadedStep:
     planned: PlannedStep
     packs: list[PackedBatch]
     denominator: float
-    bad_samples: list[tuple[str, str]]
+    bad_samples: list[SkippedSample]
     decoded: int
     wait_ms: float
     received_bytes: int
@@ -102,16 +104,17 @@ class StepLoader:
         wait_ms += (time.perf_counter() - began) * 1e3
         denominator = agreement.loss_weight
         all_bad = sorted({sample for rank in agreement.bad_samples for sample in rank})
+        skipped: list[SkippedSample] = []
         if all_bad:
             packs = [without_loss(pack, [row for row, _, _ in all_bad]) for pack in packs]
             denominator = self._sum(_loss_weight([packs]))
-            self._replace(prepared.planned, all_bad)
+            skipped = self._replace(prepared.planned, all_bad)
         self._next += 1
         return LoadedStep(
             planned=prepared.planned,
             packs=packs,
             denominator=denominator,
-            bad_samples=[(sample_id, reason) for _, sample_id, reason in all_bad],
+            bad_samples=skipped,
             decoded=prepared.decoded,
             wait_ms=wait_ms,
             received_bytes=received,
@@ -142,12 +145,14 @@ class StepLoader:
         packs = ship(everyone, self._group)
         return packs, sum(pack.nbytes for pack in packs) if rank else 0
 
-    def _replace(self, planned: PlannedStep, bad: list[BadSample]) -> None:
-        """Draw replacements into a step that no rank can have planned yet."""
-        horizon = self.horizon(planned.step)
-        rows = [int(planned.rows[row]) for row, _, _ in bad]
-        if horizon < self._last:
-            self._sampler.replace(bad_rows=rows, in_step=horizon)
+    def _replace(self, planned: PlannedStep, bad: list[BadSample]) -> list[SkippedSample]:
+        """Draw replacements into a step that no rank can have planned yet, be it after the last one."""
+        return draw_replacements(
+            self._sampler,
+            [(int(planned.rows[row]), name, why) for row, name, why in bad],
+            in_step=self.horizon(planned.step),
+            name_of=self._planner.sample_id,
+        )
 
     def _sum(self, value: float) -> float:
         total = torch.tensor([value], dtype=torch.float64)

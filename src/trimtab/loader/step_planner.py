@@ -72,6 +72,10 @@ class StepPlanner:
         self._observed = observed
         self._add_degrees = add_degrees
 
+    def sample_id(self, row: int) -> str:
+        """Name of the sample in a row of the table."""
+        return self._table.sample(row).sample_id
+
     def plan(self, step: int, rows: NDArray[np.int64], pack_of: NDArray[np.int64] | None = None) -> PlannedStep:
         """Plan the given rows as one optimizer step; see ``plan_step`` for ``pack_of``."""
         batch = self._table.batch(rows)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from rich.table import Table
 
 from trimtab.report.comparison import Comparison, RunSummary
+from trimtab.schema.number_of import number_of
 
 _ROWS = (
     ("step time, ms", "step_ms", "{:.0f}"),
@@ -35,7 +36,7 @@ def summary_rows(runs: Mapping[str, RunSummary]) -> list[list[str]]:
 def comparison_table(comparison: Comparison) -> Table:
     """Medians of both runs side by side."""
     count = len(comparison.steps)
-    table = Table(title=f"medians over {count} steps; balanced is {comparison.said()}")
+    table = Table(title=f"medians over {number_of(count, 'step')}; balanced is {comparison.said()}")
     table.add_column("")
     table.add_column("baseline", justify="right")
     table.add_column("balanced", justify="right")

@@ -27,12 +27,14 @@ class LeftOut:
     Attributes:
         sample_id: its name.
         reason: why.
-        step: where it was replaced; None where it was left out before the run began.
+        step: where it carried no loss; None where it was left out before the run began.
+        replacement: id of the sample that joined a later step in its place, and that step; "" where none did.
     """
 
     sample_id: str
     reason: str
     step: int | None = None
+    replacement: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +141,10 @@ def _left_out(path: Path) -> Sequence[LeftOut]:
         return []
     try:
         rows = json.loads(read_text(path))
-        return [LeftOut(str(row["sample_id"]), str(row["reason"]), row.get("step")) for row in rows]
+        return [LeftOut(str(row["sample_id"]), str(row["reason"]), row.get("step"), _replacement(row)) for row in rows]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise MetadataError(f"{path}: does not list samples with their reasons ({error}); remove it") from error
+
+
+def _replacement(row: dict[str, Any]) -> str:
+    return f"{row['replacement']}, step {row['joins_step']}" if "replacement" in row else ""

@@ -17,6 +17,7 @@ from trimtab.report.figures.step_time import step_time
 from trimtab.report.figures.timeline import timeline
 from trimtab.report.run import WARM_UP_STEPS, Run
 from trimtab.report.sections import DataTable, Group, Section
+from trimtab.schema.number_of import number_of
 
 BASELINE = "baseline"
 
@@ -92,7 +93,8 @@ def _sizes(run: Run) -> str:
     tokens = sum(step.tokens for step in run.steps)
     samples = sum(step.samples for step in run.steps)
     return (
-        f"{run.name}: {len(run.steps):,} steps, {samples:,} samples, {tokens:,} tokens, {run.ranks} ranks; {run.folder}"
+        f"{run.name}: {number_of(len(run.steps), 'step')}, {number_of(samples, 'sample')}, {tokens:,} tokens, "
+        f"{number_of(run.ranks, 'rank')}; {run.folder}"
     )
 
 
@@ -109,7 +111,7 @@ def _what_is_missing(runs: Sequence[Run]) -> list[str]:
 def _left_out(runs: Sequence[Run]) -> Section:
     listed = [(run.name, one) for run in runs for one in run.left_out]
     rows = [
-        [name, "before the run" if one.step is None else str(one.step), one.sample_id, one.reason]
+        [name, "before the run" if one.step is None else str(one.step), one.sample_id, one.reason, one.replacement]
         for name, one in listed[:_BAD_SHOWN]
     ]
     more = (
@@ -119,8 +121,12 @@ def _left_out(runs: Sequence[Run]) -> Section:
     )
     return Section(
         title="Bad samples",
-        text=[f"{len(listed)} samples were not trained on." if listed else "None: every sample was trained on."],
-        table=DataTable(columns=["run", "step", "sample", "reason"], rows=rows, note=more) if rows else None,
+        text=[
+            f"{number_of(len(listed), 'sample')} not trained on." if listed else "None: every sample was trained on."
+        ],
+        table=DataTable(columns=["run", "step", "sample", "reason", "replaced by"], rows=rows, note=more)
+        if rows
+        else None,
     )
 
 

@@ -31,6 +31,7 @@ from trimtab.runtime.fsdp import shard
 from trimtab.runtime.groups import Ranks
 from trimtab.runtime.recorder import PhaseClock
 from trimtab.runtime.vlm import BalancedVLM
+from trimtab.schema.number_of import number_of
 from trimtab.schema.table import MetadataTable
 from trimtab.training.left_out import list_left_out
 from trimtab.training.model import build_model
@@ -199,7 +200,10 @@ def _open_reader(
 
 def _check_data(table: MetadataTable, path: Path, ranks: int) -> None:
     if len(table) < ranks:
-        raise SettingsError(f"{path}: {len(table)} samples for {ranks} ranks; start at most {len(table)} ranks")
+        raise SettingsError(
+            f"{path}: {number_of(len(table), 'sample')} for {number_of(ranks, 'rank')}; "
+            f"start at most {number_of(len(table), 'rank')}"
+        )
     if not (table.loss_tokens * table.loss_weight).any():
         raise MetadataError(
             f"{path}: no sample has a token that enters the loss; the conversations need assistant turns"

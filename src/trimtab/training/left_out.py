@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from trimtab.errors import TrainingError
+from trimtab.schema.number_of import number_of
 
 LEFT_OUT = "left_out.json"
 _SHOWN = 20
@@ -30,6 +31,7 @@ def list_left_out(samples: list[tuple[str, str]], folder: Path) -> None:
         ) from error
     console = Console(stderr=True)
     if samples:
-        console.print(f"{len(samples)} samples no pack can hold are left out, all listed in {path}:", soft_wrap=True)
+        many = number_of(len(samples), "sample")
+        console.print(f"left out, as no pack can hold it: {many}, all listed in {path}:", soft_wrap=True)
     for name, reason in samples[:_SHOWN]:
         console.print(f"  {name}: {reason}", markup=False, soft_wrap=True)

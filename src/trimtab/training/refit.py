@@ -12,6 +12,7 @@ from trimtab.cost.observations import PhaseRecord
 from trimtab.cost.rank_work import RankWork
 from trimtab.cost.refit import Refit, refit
 from trimtab.cost.schedule import CostSchedule
+from trimtab.schema.number_of import number_of
 from trimtab.schema.reports import StepReport
 
 WINDOW = 256  # steps fitted to at most: the newest, since costs drift with the data and the machine
@@ -88,7 +89,9 @@ class CostRefit:
             return None  # counted FLOPs and measured times have no common scale: both parts change, or neither
         if not found:
             return None
-        self._say(f"costs fitted to {len(self._records)} steps plan from step {from_step} on: {_gains(outcomes)}")
+        self._say(
+            f"costs fitted to {number_of(len(self._records), 'step')} plan from step {from_step} on: {_gains(outcomes)}"
+        )
         old_language, old_frame = (measured.language, measured.frame) if measured else (None, None)
         new_language, new_frame = found.get("language", old_language), found.get("vision", old_frame)
         assert new_language is not None

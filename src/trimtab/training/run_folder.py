@@ -14,6 +14,7 @@ import yaml
 from trimtab.errors import TrainingError
 from trimtab.report.run_records import read_steps
 from trimtab.schema.reports import StepReport
+from trimtab.schema.skipped import SkippedSample
 
 BAD_SAMPLES = "bad_samples.json"
 REPLIES = "replies.jsonl"
@@ -61,11 +62,9 @@ class RunFolder:
         """The steps recorded so far."""
         return read_steps(self.folder) if self._steps.stat().st_size else []
 
-    def write_bad_samples(self, step: int, bad: list[tuple[str, str]]) -> None:
-        """Add (sample id, reason) pairs of a step to ``bad_samples.json``."""
-        path = self.folder / BAD_SAMPLES
-        known = json.loads(path.read_text()) if path.exists() else []
-        self.write_json(BAD_SAMPLES, known + [{"step": step, "sample_id": name, "reason": why} for name, why in bad])
+    def write_bad_samples(self, step: int, bad: list[SkippedSample]) -> None:
+        """Add a step's to ``bad_samples.json``."""
+        self.write_json(BAD_SAMPLES, [*self.bad_samples(), *({"step": step, **one.to_json()} for one in bad)])
 
     def bad_samples(self) -> list[dict[str, Any]]:
         """All samples this run could not load."""

@@ -85,7 +85,8 @@ class OptimizerSettings:
         weight_decay: on weight matrices; norms and biases have none.
         beta1, beta2: AdamW's.
         max_grad_norm: gradients are scaled down to this norm.
-        max_skipped_steps: consecutive steps with a non-finite gradient before the run ends.
+        max_skipped_steps: most steps in a row with a non-finite gradient, or without one sample that could be loaded;
+            one more ends the run.
     """
 
     learning_rate: float = 1e-5

@@ -12,6 +12,8 @@ from trimtab.report.prediction import rank_error_of
 from trimtab.runtime.groups import Ranks
 from trimtab.runtime.loss import gradient_scale, step_loss
 from trimtab.runtime.peak_memory import take_peak_memory_bytes
+from trimtab.schema.number_of import number_of
+from trimtab.schema.skipped import told
 from trimtab.training import checkpoint
 from trimtab.training.calibrate import measure_costs
 from trimtab.training.evaluate import evaluate
@@ -126,9 +128,12 @@ class SupervisedRun:
         bad = self._folder.bad_samples() if self._folder else []
         if bad:
             names = {entry["sample_id"] for entry in bad}
-            say(f"{len(names)} samples could not be loaded and carried no loss, {len(bad)} times in all:")
+            say(
+                f"{number_of(len(names), 'sample')} could not be loaded and carried no loss, "
+                f"{number_of(len(bad), 'time')} in all:"
+            )
         for entry in bad:
-            say(f"  step {entry['step']}, {entry['sample_id']}: {entry['reason']}")
+            say(f"  {told(entry, steps=settings.steps)}")
 
     def close(self) -> None:
         """Stop loading."""
@@ -202,7 +207,7 @@ class SupervisedRun:
         finally:
             loader.close()
         self._progress.say(
-            f"held-out accuracy over {accuracy.samples} samples: {accuracy.with_pixels:.1%}, "
+            f"held-out accuracy over {number_of(accuracy.samples, 'sample')}: {accuracy.with_pixels:.1%}, "
             f"with blanked pixels {accuracy.blanked:.1%}"
         )
         if self._folder:

@@ -82,7 +82,7 @@ def gather_report(
         decoded=[int(count) for count in decoded],
         learning_rate=rate,
         grad_norm=grad_norm,
-        bad_samples=[sample_id for sample_id, _ in loaded.bad_samples],
+        bad_samples=[one.sample_id for one in loaded.bad_samples],
         rank_work=rank_work(planned.plan, planned.batch.tokens).to_json(),
         vision_work=vision_work(planned.plan, planned.batch).to_json(),
         compute_ms={phase: _rounded(one) for phase, one in zip(COMPUTE_PHASES, busy, strict=True)},

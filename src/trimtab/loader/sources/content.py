@@ -11,12 +11,14 @@ from typing import Any
 
 from trimtab.errors import DatasetError
 from trimtab.loader.sources.allowed_roots import AllowedRoots
+from trimtab.loader.sources.json_kind import json_kind
 from trimtab.loader.sources.normal_form import Part, VisualSource
 from trimtab.loader.sources.storage import is_url, joined
 from trimtab.schema.metadata import VisualKind
 
 _TAG = re.compile(r"<(image|video)>")
 _KINDS: tuple[VisualKind, ...] = ("image", "video")
+_TYPES_OF_PARTS = ("text", "image", "video", "image_url", "video_url")
 _KEYS_OF_PARTS = {"type", "text", "image", "video", "image_url", "video_url", "path", "url", "bytes", "cache_control"}
 
 
@@ -54,7 +56,9 @@ class VisualReader:
             return self._read_tagged(content)
         if isinstance(content, Sequence) and not isinstance(content, bytes):
             return tuple(self._read_part(part) for part in content)
-        raise self._error(f"a message's content must be text or a list of parts, found {type(content).__name__}")
+        raise self._error(
+            f"a message's content must be text or a list of parts, found {json_kind(content)}; write it as one of these"
+        )
 
     def finish(self) -> tuple[VisualSource, ...]:
         """All visuals, in placeholder order.
@@ -84,19 +88,24 @@ class VisualReader:
         if isinstance(part, str):
             return Part("text", part)
         if not isinstance(part, Mapping):
-            raise self._error(f"a content part must be an object, found {type(part).__name__}")
+            raise self._error(
+                f"a content part must be an object or text, found {json_kind(part)}; correct or remove it"
+            )
         part = {key: value for key, value in part.items() if value is not None}
+        kind = str(part.get("type"))
+        if kind not in _TYPES_OF_PARTS:
+            raise self._error(
+                f"unknown content part type {part.get('type')!r}; known: {', '.join(_TYPES_OF_PARTS)}; "
+                "correct it, or remove the part or the sample"
+            )
         if unknown := sorted(part.keys() - _KEYS_OF_PARTS):
             raise self._error(
                 f"a content part has {unknown[0]!r}, which is not supported; remove it (sizes and frame rates are set "
                 "for the whole scan)"
             )
-        kind = str(part.get("type"))
         if kind == "text":
             return Part("text", str(part.get("text", "")))
         visual: VisualKind = "video" if kind.startswith("video") else "image"
-        if kind not in ("image", "video", "image_url", "video_url"):
-            raise self._error(f"unknown content part type {kind!r}; known: text, image, video, image_url, video_url")
         for key in (kind, "path", "url", "bytes"):
             if key in part:
                 return self._place(visual, part[key], str(len(self.visuals)))
@@ -126,7 +135,9 @@ class VisualReader:
         elif isinstance(entry, str) and entry:
             self.visuals.append(VisualSource(kind, self._resolve(entry)))
         else:
-            raise self._error(f"{kind} {cell} must be a path, URL or bytes, found {type(entry).__name__}")
+            raise self._error(
+                f"{kind} {cell} must be a path, URL or bytes, found {_entry_kind(entry)}; correct or remove it"
+            )
         return Part(kind)
 
     def _resolve(self, uri: str) -> str:
@@ -145,3 +156,7 @@ class VisualReader:
 
     def _error(self, problem: str) -> DatasetError:
         return DatasetError(f"{self._where}: {problem}")
+
+
+def _entry_kind(entry: Any) -> str:
+    return "empty text" if entry == "" else json_kind(entry)

@@ -9,6 +9,7 @@ from trimtab.errors import DatasetError
 from trimtab.loader.sources import chat_messages, share_gpt, verl_prompt
 from trimtab.loader.sources.allowed_roots import AllowedRoots
 from trimtab.loader.sources.content import VisualReader
+from trimtab.loader.sources.json_kind import json_kind
 from trimtab.loader.sources.normal_form import Conversation, Message
 from trimtab.loader.sources.storage import name_of
 from trimtab.schema.metadata import VisualKind
@@ -54,7 +55,7 @@ def read_conversation(
 
 def _read_turn(form: Any, turn: Any, index: int, where: str, reader: VisualReader) -> Message:
     if not isinstance(turn, Mapping):
-        raise DatasetError(f"{where}: turn {index} must be an object, found {type(turn).__name__}; correct the record")
+        raise DatasetError(f"{where}: turn {index} must be an object, found {json_kind(turn)}; correct the record")
     speaker = turn.get(form.ROLE_KEY)
     if speaker not in form.ROLES:
         raise DatasetError(
@@ -77,5 +78,5 @@ def _media_list(record: Mapping[str, Any], columns: tuple[str, str], where: str)
             return column, [value]
         if isinstance(value, Sequence):
             return column, value
-        raise DatasetError(f"{where}: {column} must be a path or a list, found {type(value).__name__}; correct it")
+        raise DatasetError(f"{where}: {column} must be a path or a list, found {json_kind(value)}; correct it")
     return columns[0], ()

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import DatasetError
+from trimtab.loader.sources.json_kind import json_kind
 from trimtab.loader.sources.record_file import as_record
 from trimtab.loader.sources.storage import name_of, open_file, size_of
 from trimtab.schema.table import DatasetFile
@@ -57,7 +58,9 @@ class JsonArrayFile:
                 f"{location}: not valid JSON ({error}); name the file .jsonl if it holds one record a line"
             ) from error
         if not isinstance(self._records, list):
-            raise DatasetError(f"{location}: holds a JSON {type(self._records).__name__}, not an array of records")
+            raise DatasetError(
+                f"{location}: must hold a JSON array of records, found {json_kind(self._records)}; correct it"
+            )
         digest = blake2b(content, digest_size=8).hexdigest()
         self.identity = DatasetFile(name_of(location), len(content), len(self), digest)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from trimtab.errors import DatasetError
+from trimtab.loader.sources.json_kind import json_kind
 from trimtab.schema.table import DatasetFile
 
 
@@ -41,5 +42,5 @@ def as_record(value: Any, where: str) -> dict[str, Any]:
         DatasetError: it is no object.
     """
     if not isinstance(value, dict):
-        raise DatasetError(f"{where}: a record must be a JSON object, found {type(value).__name__}; correct the line")
+        raise DatasetError(f"{where}: a record must be a JSON object, found {json_kind(value)}; correct or remove it")
     return value

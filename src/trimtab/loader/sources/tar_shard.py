@@ -13,6 +13,7 @@ from hashlib import blake2b
 from typing import Any
 
 from trimtab.errors import DatasetError
+from trimtab.loader.sources.json_kind import json_kind
 from trimtab.loader.sources.storage import name_of, open_file, size_of
 from trimtab.media.archive_member import member_uri
 from trimtab.schema.metadata import VisualKind
@@ -85,7 +86,9 @@ class TarShard:
         except ValueError as error:
             raise DatasetError(f"{self.where(row)}: {member.name} is not valid JSON ({error}); correct it") from error
         if not isinstance(value, dict):
-            raise DatasetError(f"{self.where(row)}: {member.name} holds a JSON {type(value).__name__}, not an object")
+            raise DatasetError(
+                f"{self.where(row)}: {member.name} must hold a JSON object, found {json_kind(value)}; correct it"
+            )
         return value
 
     def _captioned(self, row: int, texts: dict[str, _Member], media: list[_Member]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from trimtab.report.documents.rest import number, rest
 from trimtab.report.sections import DataTable, Section
+from trimtab.schema.number_of import number_of
 
 _SHOWN = 200
 _TOLD = frozenset(
@@ -68,7 +69,7 @@ def _oversized(document: dict[str, Any]) -> list[Section]:
     return [
         Section(
             title="Samples no pack can hold",
-            text=[f"{len(listed)} samples are left out."],
+            text=[f"{number_of(len(listed), 'sample')} left out."],
             table=DataTable(columns=["sample", "reason"], rows=rows, note="" if len(rows) == len(listed) else "Cut."),
         )
     ]

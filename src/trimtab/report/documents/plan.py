@@ -7,6 +7,7 @@ from typing import Any
 from trimtab.report.documents.bars import bar_chart
 from trimtab.report.documents.rest import rest
 from trimtab.report.sections import DataTable, Section
+from trimtab.schema.number_of import number_of
 
 _RATIOS = ("step_ratio", "bound_ratio", "attention_ratio", "attention_floor", "vision_ratio", "token_ratio")
 
@@ -25,8 +26,9 @@ def plan_sections(document: dict[str, Any]) -> list[Section]:
         Section(
             title="Strategies",
             text=[
-                f"{document['model']}: {document['batches']} batches of {document['batch_size']} samples on "
-                f"{document['ranks']} ranks, sync={document['sync']}. Predicted; nothing was run.",
+                f"{document['model']}: {number_of(document['batches'], 'batch', 'batches')} of "
+                f"{number_of(document['batch_size'], 'sample')} on "
+                f"{number_of(document['ranks'], 'rank')}, sync={document['sync']}. Predicted; nothing was run.",
                 "Step ratio: predicted step time over that of perfectly even work. The line at 1 is the least.",
                 *refused,
             ],

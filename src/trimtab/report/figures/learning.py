@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from trimtab.report.figures.lines import Column, line_chart, step_table, thinning_note
 from trimtab.report.run import Run
 from trimtab.report.sections import Section
+from trimtab.schema.number_of import number_of
 
 _OF_GRPO = (
     ("reward_mean", "mean reward", "{:.3f}"),
@@ -78,9 +79,9 @@ def _not_finite(runs: Sequence[Run]) -> list[str]:
         steps = [str(step.step) for step in run.steps if not math.isfinite(step.loss)]
         if steps:
             shown = ", ".join(steps[:10]) + (", …" if len(steps) > 10 else "")
-            said.append(f"{run.name}: the loss was not finite in {len(steps)} steps ({shown}).")
+            said.append(f"{run.name}: the loss was not finite in {number_of(len(steps), 'step')} ({shown}).")
         skipped = [str(step.step) for step in run.steps if step.grad_norm is None]
         if skipped:
             shown = ", ".join(skipped[:10]) + (", …" if len(skipped) > 10 else "")
-            said.append(f"{run.name}: {len(skipped)} steps were skipped, their gradient not finite ({shown}).")
+            said.append(f"{run.name}: skipped, its gradient not finite: {number_of(len(skipped), 'step')} ({shown}).")
     return said

@@ -9,6 +9,7 @@ from trimtab.loader.sample_reader import open_reader
 from trimtab.loader.sampler import StepSampler
 from trimtab.loader.step_loader import StepLoader
 from trimtab.loader.step_planner import StepPlanner
+from trimtab.schema.number_of import number_of
 from trimtab.training.evaluate import evaluate
 from trimtab.training.grpo.job import GRPOJob
 from trimtab.training.progress import RunProgress
@@ -23,7 +24,7 @@ def evaluate_held_out(job: GRPOJob, progress: RunProgress, folder: RunFolder | N
     finally:
         loader.close()
     progress.say(
-        f"held-out accuracy over {accuracy.samples} samples: {accuracy.with_pixels:.1%}, "
+        f"held-out accuracy over {number_of(accuracy.samples, 'sample')}: {accuracy.with_pixels:.1%}, "
         f"with blanked pixels {accuracy.blanked:.1%}"
     )
     if folder:

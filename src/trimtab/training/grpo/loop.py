@@ -17,6 +17,7 @@ from trimtab.errors import TrainingError
 from trimtab.planning.step import plan_step
 from trimtab.runtime.agreement import agree_on_step
 from trimtab.runtime.peak_memory import take_peak_memory_bytes
+from trimtab.schema.skipped import SkippedSample
 from trimtab.training.grpo.advantages import group_advantages
 from trimtab.training.grpo.experience import Experience, Scored
 from trimtab.training.grpo.inference import old_and_reference
@@ -36,14 +37,14 @@ class StepOutcome:
 
     Attributes:
         report: its record.
-        bad: samples that could not be used (id, reason).
+        bad: samples that could not be used.
         stop: whether any rank was asked to stop.
         experience: the prompts and replies.
         rewards: float64 [N], of the replies.
     """
 
     report: GRPOReport
-    bad: list[tuple[str, str]]
+    bad: list[SkippedSample]
     stop: bool
     experience: Experience
     rewards: NDArray[np.float64]
@@ -88,7 +89,7 @@ def grpo_step(job: GRPOJob, loaded: LoadedPrompts, began: float, stop: StopSigna
         mini_batches,
         loaded.request.plan,
         own,
-        bad=[name for name, _ in loaded.bad],
+        bad=[one.sample_id for one in loaded.bad],
         planning_ms=watch.planned_ms(),
         group=job.ranks.control,
     )

@@ -10,9 +10,11 @@ import torch.distributed as dist
 from trimtab.cost.flops import FORWARD
 from trimtab.errors import LoaderError, TrimtabError
 from trimtab.loader.materializer import PendingMedia
+from trimtab.loader.replacements import BadRow, draw_replacements
 from trimtab.runtime.agreement import BadSample, agree_on_step
 from trimtab.runtime.packed_batch import PackedBatch
 from trimtab.schema.metadata import BatchMetadata
+from trimtab.schema.skipped import SkippedSample
 from trimtab.training.grpo.dispatch import plan_rollout
 from trimtab.training.grpo.job import GRPOJob
 from trimtab.training.grpo.prompts import Prompt, prompt_batch
@@ -30,7 +32,7 @@ class PendingStep:
         batch: their metadata.
         plan: of the rollout.
         media: under way.
-        bad: (sample id, reason) of prompts that could not be read.
+        bad: prompts that could not be read.
     """
 
     step: int
@@ -38,7 +40,7 @@ class PendingStep:
     batch: BatchMetadata
     plan: RolloutPlan
     media: PendingMedia
-    bad: list[tuple[str, str]]
+    bad: list[BadRow]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -49,7 +51,7 @@ class LoadedPrompts:
         request: for the engine.
         batch: metadata of the prompts.
         dropped: prompts whose media could not be decoded; they are answered on blank pixels, and then left out.
-        bad: (sample id, reason), of these and of those that could not be read.
+        bad: these and those that could not be read, and the prompts that join the next step in their place.
         decoded: runs of frames decoded here.
         received_bytes: tensor bytes rank 0 shipped here.
     """
@@ -57,7 +59,7 @@ class LoadedPrompts:
     request: RolloutRequest
     batch: BatchMetadata
     dropped: frozenset[int]
-    bad: list[tuple[str, str]]
+    bad: list[SkippedSample]
     decoded: int
     received_bytes: int
 
@@ -73,7 +75,7 @@ def start_step(job: GRPOJob, step: int) -> PendingStep:
     first, stride = (job.ranks.rank, job.ranks.size) if not central else (0, 1)
     mine = rows[first::stride] if job.packer.ranks else []
     read = together(job.ranks.control, f"step {step}, prompts", lambda: [_read(job, row) for row in mine])
-    shared: list[list[Prompt | tuple[str, str]]] = [[] for _ in range(job.ranks.size)]
+    shared: list[list[Prompt | BadRow]] = [[] for _ in range(job.ranks.size)]
     dist.all_gather_object(shared, read, group=job.ranks.control)
     found = [item for items in shared for item in items]
     by_row = {item.row: item for item in found if isinstance(item, Prompt)}
@@ -88,6 +90,8 @@ def start_step(job: GRPOJob, step: int) -> PendingStep:
 
 def finish_step(job: GRPOJob, pending: PendingStep) -> LoadedPrompts:
     """Wait for the media and agree with the other ranks; a collective of all ranks.
+
+    Prompts drawn for bad ones join the next step, which must not have been started.
 
     Raises:
         LoaderError: media cannot be decoded and bad samples are not skipped; raised on every rank.
@@ -108,24 +112,28 @@ def finish_step(job: GRPOJob, pending: PendingStep) -> LoadedPrompts:
     )
     samples = [prompt_sample(pending.prompts[prompt]) for prompt in plan.prompt.tolist()]
     packs, received = job.packer.packs(pending.media, media, samples)
-    everywhere = {row: (name, reason) for rank in agreement.bad_samples for row, name, reason in rank}
+    undecoded = {prompt: (name, why) for rank in agreement.bad_samples for prompt, name, why in rank}
+    bad_rows = [*pending.bad, *((pending.prompts[prompt].row, *undecoded[prompt]) for prompt in sorted(undecoded))]
+    table = job.reader.table
     return LoadedPrompts(
         request=RolloutRequest(step=pending.step, prompts=pending.prompts, plan=plan, pack=_only(packs)),
         batch=pending.batch,
-        dropped=frozenset(everywhere),
-        bad=[*pending.bad, *(everywhere[row] for row in sorted(everywhere))],
+        dropped=frozenset(undecoded),
+        bad=draw_replacements(
+            job.sampler, bad_rows, in_step=pending.step + 1, name_of=lambda row: table.sample(row).sample_id
+        ),
         decoded=media.decoded,
         received_bytes=received,
     )
 
 
-def _read(job: GRPOJob, row: int) -> Prompt | tuple[str, str]:
+def _read(job: GRPOJob, row: int) -> Prompt | BadRow:
     try:
         return job.prompts.read(row)
     except TrimtabError as error:
         if job.settings.loader.on_bad_sample == "raise":
             raise LoaderError(f"{error} (loader.on_bad_sample=skip trains on without it)") from error
-        return job.reader.table.sample(row).sample_id, str(error)
+        return row, job.reader.table.sample(row).sample_id, str(error)
 
 
 def _plan(job: GRPOJob, batch: BatchMetadata) -> RolloutPlan:

@@ -6,6 +6,8 @@ import time
 
 from trimtab.errors import TrainingError
 from trimtab.runtime.groups import Ranks
+from trimtab.schema.number_of import number_of
+from trimtab.schema.skipped import told
 from trimtab.training.export import export
 from trimtab.training.grpo import resume
 from trimtab.training.grpo.held_out import evaluate_held_out
@@ -16,7 +18,7 @@ from trimtab.training.grpo.progress import GRPOProgress
 from trimtab.training.grpo.replies import reply_records
 from trimtab.training.grpo.report import GRPOReport
 from trimtab.training.grpo.settings import GRPOSettings
-from trimtab.training.run_folder import RunFolder
+from trimtab.training.run_folder import BAD_SAMPLES, RunFolder
 from trimtab.training.stop_signal import StopSignal
 
 
@@ -59,7 +61,7 @@ class GRPORun:
         self._settings, self._stop = settings, stop
         self._job = build_grpo_job(settings, ranks)
         self._pending: PendingStep | None = None
-        self._skipped = 0
+        self._skipped = self._without_data = 0
         first_step = resume.begin(self._job)
         self._folder = RunFolder(settings.folder, first_step=first_step) if ranks.is_first else None
         if self._folder:
@@ -102,9 +104,9 @@ class GRPORun:
             evaluate_held_out(job, self._progress, self._folder)
         bad = self._folder.bad_samples() if self._folder else []
         if bad:
-            say(f"{len(bad)} prompts could not be loaded and were left out:")
+            say(f"{number_of(len(bad), 'prompt')} could not be loaded, replaced by others:")
         for entry in bad:
-            say(f"  step {entry['step']}, {entry['sample_id']}: {entry['reason']}")
+            say(f"  {told(entry, steps=settings.steps)}")
 
     def close(self) -> None:
         """End this rank's processes."""
@@ -130,6 +132,12 @@ class GRPORun:
                     reply_records(step, outcome.experience, outcome.rewards, self._job.tokenizer)
                 )
         self._progress.step(report)
+        self._without_data = 0 if report.replies else self._without_data + 1
+        if self._without_data > self._settings.optimizer.max_skipped_steps:
+            raise TrainingError(
+                f"step {step}: no prompt could be loaded for {self._without_data} steps in a row; check that the "
+                f"dataset's files are there ({self._settings.folder / BAD_SAMPLES} lists what failed)"
+            )
         self._skipped = self._skipped + 1 if report.grad_norm is None and report.replies else 0
         if self._skipped > self._settings.optimizer.max_skipped_steps:
             raise TrainingError(
