@@ -36,6 +36,9 @@ class DatasetFile:
     rows: int
     digest: str
 
+    def __str__(self) -> str:
+        return f"{self.name} ({self.rows:,} records, {self.size:,} bytes, content {self.digest})"
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MetadataTable:
