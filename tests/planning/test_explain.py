@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from planning_cases import batch_of, costs_of
+from planning_cases import batch_of, costs_of, sharded_costs_of
 
 from trimtab.planning.explain import explain
 from trimtab.planning.settings import PlanSettings
@@ -56,6 +56,13 @@ def test_a_tight_cap_is_blamed() -> None:
     batch = batch_of([900, 900, 500, 500, 500, 10, 10, 10])
     settings = PlanSettings(max_tokens_per_micro_batch=1000, sync="layer")
     assert any("cap" in line or "shard" in line for line in explained(batch, 2, settings)[1:])
+
+
+def test_holes_of_a_plan_that_shards_are_not_blamed_on_whole_samples() -> None:
+    batch = batch_of([2632, 3659, 2064, 2465, 3885, 2945, 2565])
+    costs, settings = sharded_costs_of(batch, 4), PlanSettings(strategy="adaptive", max_degree=2)
+    lines = explain(plan_step(batch, costs, 4, settings), batch, costs, settings)
+    assert lines[-1] == "few samples: 7 on 4 ranks leave holes; take more samples a step"
 
 
 def test_an_empty_step() -> None:

@@ -152,7 +152,8 @@ def _advice(
         return ["cap: equal_counts keeps samples from moving; allow unequal counts if the host does"]
     if gap <= _GOOD_ENOUGH:
         return ["nothing to improve: no plan of this kind is 1 % faster"]
-    return [f"few samples: {len(batch)} on {plan.ranks} ranks leave holes; take more samples a step, or shard"]
+    shard = "" if strategy_named(plan.strategy).shards else ", or shard"
+    return [f"few samples: {len(batch)} on {plan.ranks} ranks leave holes; take more samples a step{shard}"]
 
 
 def _too_long(
