@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trimtab.simulate.job import Job
-from trimtab.simulate.strategies import strategy_named
+from trimtab.simulate.strategies import SimulatedStrategy, strategy_named
+
+_OURS = ("all", "whole-sample")
+_LEAST_PREFETCH = 1  # the trainer always prepares a step ahead
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,7 +16,7 @@ class HowToRun:
     """A command of trimtab's.
 
     Attributes:
-        command: with "..." for model and data.
+        command: with "..." for model and data, and the reward of GRPO.
         remark: what it is to the strategy simulated.
     """
 
@@ -36,24 +39,50 @@ def how_to_run(job: Job, name: str) -> HowToRun:
     if scenario.pipeline.stages:
         command = f"trimtab stages --stages {scenario.pipeline.stages} --tokens {scenario.pipeline.pack_tokens} ..."
         return HowToRun(command=command, remark="cut and recompute (packs: packing=isf or best)")
+    strategy = strategy_named(name, scenario.task, scenario.sync)
     remark = "run"
-    if name not in ("all", "whole-sample"):
+    if name not in _OURS:
         remark = f"{name} is another system's way; trimtab's nearest"
-    return HowToRun(command=f"trimtab train {scenario.task} ... {' '.join(_settings(job, name))}", remark=remark)
+    elif differing := _differing(job, strategy):
+        remark = f"the trainer has no {' and no '.join(differing)}; its nearest to what was simulated"
+    return HowToRun(command=f"trimtab train {scenario.task} ... {' '.join(_settings(job, strategy))}", remark=remark)
 
 
-def _settings(job: Job, name: str) -> list[str]:
+def _differing(job: Job, strategy: SimulatedStrategy) -> list[str]:
+    """What was simulated that the trainer cannot do."""
+    scenario = job.scenario
+    cannot = {
+        f"tensor_parallel={scenario.tensor_parallel}": scenario.tensor_parallel > 1,
+        "packs that ranks share": scenario.pack_length is not None and job.largest_degree(strategy) > 1,
+        "balance_vision=false": not scenario.balance_vision and strategy.balance_vision,
+        "loading.prefetch=0": scenario.loading.prefetch < _LEAST_PREFETCH,
+    }
+    return [name for name, so in cannot.items() if so]
+
+
+def _settings(job: Job, strategy: SimulatedStrategy) -> list[str]:
     scenario, loading = job.scenario, job.scenario.loading
-    shares = name not in ("whole-sample", "as-is", "loongforge") and scenario.sync != "step"
-    mode = "off" if name == "as-is" else "on"
+    degree = _degree(job, strategy)
+    mode = "off" if strategy.plan == "as-is" else "on"
+    mode_of_loader, workers = "shadow", loading.workers_per_rank
+    if strategy.loader == "controller":  # rank 0 has the processes of all ranks
+        mode_of_loader, workers = "central", max(1, loading.controller_workers // scenario.data_ranks)
+    prefetch = max(_LEAST_PREFETCH, loading.prefetch)
     return [
         *_batch(job),
         "dtype=bfloat16",
-        f"loader.mode=shadow loader.workers={loading.workers_per_rank} loader.prefetch={loading.prefetch}",
-        f"balance.mode={mode} balance.sync={scenario.sync} balance.max_degree={scenario.max_degree if shares else 1}",
+        f"loader.mode={mode_of_loader} loader.workers={workers} loader.prefetch={prefetch}",
+        f"balance.mode={mode} balance.sync={scenario.sync} balance.max_degree={degree}",
         f"recompute={'true' if scenario.recompute else 'false'}",
-        *_cap(job, shares),
+        *_cap(job, degree),
     ]
+
+
+def _degree(job: Job, strategy: SimulatedStrategy) -> int:
+    """Most ranks that share a sample, as the trainer allows it: packs run whole, and so does what meets once a step."""
+    if job.scenario.pack_length is not None or job.scenario.sync == "step":
+        return 1
+    return job.largest_degree(strategy)
 
 
 def _batch(job: Job) -> list[str]:
@@ -70,13 +99,11 @@ def _batch(job: Job) -> list[str]:
     return [f"samples_per_step={samples} packing=best packing.tokens={scenario.pack_length}"]
 
 
-def _cap(job: Job, shares: bool) -> list[str]:
+def _cap(job: Job, degree: int) -> list[str]:
     scenario = job.scenario
     if scenario.pack_length is not None:
         return []  # packing.tokens is it
-    planned = strategy_named("all" if shares else "whole-sample", scenario.task, scenario.sync)
     longest = int(job.workload.samples.tokens.max(initial=1))
     longest += scenario.rollout.max_tokens if scenario.task == "grpo" else 0
-    asked, least = scenario.micro_batch_tokens, -(-longest // job.largest_degree(planned))
-    tokens = job.micro_batch_tokens(planned, longest) if asked is None else max(asked, least)
+    tokens = max(scenario.micro_batch_tokens or job.room_tokens, -(-longest // degree))
     return [f"max_tokens_per_micro_batch={tokens}"]

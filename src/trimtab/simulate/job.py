@@ -89,7 +89,7 @@ class Job:
                 f"micro_batch_tokens={scenario.micro_batch_tokens} is below {least}, the share of a sample of "
                 f"{longest} tokens at the largest degree, {degree}; raise it, as the trainer would ask, or max_degree"
             )
-        return max(scenario.micro_batch_tokens or scenario.pack_length or self._room_tokens(), least)
+        return max(scenario.micro_batch_tokens or scenario.pack_length or self.room_tokens, least)
 
     @cached_property
     def kept_bytes(self) -> float:
@@ -104,8 +104,9 @@ class Job:
         gathered = 2 * _BF16 * language_params(language, active=False) / language.layers
         return state_bytes(self.architecture, self.shards) + (gathered if self.shards > 1 else 0.0)
 
-    def _room_tokens(self) -> int:
-        """Tokens of a micro-batch that fit beside that, every token taken as visual where there is vision."""
+    @property
+    def room_tokens(self) -> int:
+        """Tokens of a micro-batch that fit beside what is kept, every token taken as visual where there is vision."""
         recompute, vision = self.scenario.recompute, self.architecture.vision
         per_token: float = language_bytes_per_token(self.architecture.language, recompute=recompute)
         if vision is not None:
