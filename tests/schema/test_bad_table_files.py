@@ -36,7 +36,11 @@ def test_the_table_these_are_made_from_is_good(tmp_path: Path) -> None:
     [
         ({"trimtab.files": "{"}, {}, "scan the dataset again"),
         ({"trimtab.merge_size": "x"}, {}, "scan the dataset again"),
-        ({}, {"loss_weight": ["heavy", "light"]}, "scan the dataset again"),
+        ({}, {"loss_weight": ["heavy", "light"]}, "column loss_weight must hold numbers, and is of string"),
+        ({}, {"sample_id": [["a"], ["b"]]}, "column sample_id must hold text, and is of list<"),
+        ({}, {"visuals": ["a", "b"]}, "leave it out and give vision_tiles, or scan the dataset"),
+        ({"trimtab.merge_size": "2"}, {"visuals": ["a", "b"]}, "not a list of structs; scan the dataset again"),
+        ({}, {"visuals": [[{**VISUAL, "width": "wide"}], []]}, "column visuals.width must hold whole numbers"),
         ({}, {"text_tokens": [5, 5_000_000_000]}, "text_tokens holds 5000000000 in row 1"),
         ({}, {"visuals": [[{**VISUAL, "grid_h": 2**31 - 2}], []]}, "visuals.grid_h holds 2147483646 in row 0"),
     ],
@@ -48,6 +52,48 @@ def test_what_no_scan_writes_is_refused_by_name(
         read_table(written(tmp_path, metadata, **columns))
     assert said in str(caught.value)
     assert str(caught.value).startswith(str(tmp_path / "bad.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("text,tiles\n3,1\n", "columns text_tokens and vision_tiles are missing among 'text', 'tiles': a table that"),
+        ("text_tokens,tiles\n3,1\n", "column vision_tiles is missing among 'text_tokens', 'tiles'"),
+        ("text_tokens;vision_tiles\n3;1\n", "'text_tokens;vision_tiles': its cells are separated by ';'; use commas"),
+        ("text_tokens\tvision_tiles\n3\t1\n", "its cells are separated by '\\t'; use commas"),
+        ("Text_Tokens,vision_tiles\n3,1\n", "found column 'Text_Tokens', meant text_tokens? name it so"),
+        ("text_tokens,vision tiles\n3,1\n", "found column 'vision tiles', meant vision_tiles?"),
+        ("text_tokens,vision_tiles,Loss_Tokens\n3,1,2\n", "found column 'Loss_Tokens', meant loss_tokens?"),
+        ("text_tokens,text_tokens,vision_tiles\n3,3,1\n", "column text_tokens stands 2 times; leave one"),
+        ("text_tokens,vision_tiles\n-3,1\n", "text_tokens=-3 is negative; correct it"),
+        ("text_tokens,vision_tiles\n", "the table has no sample; give one with some rows"),
+        ("text_tokens,vision_tiles\n0,0\n0,0\n", "no sample has a token or a visual"),
+        ("text_tokens,vision_tiles,loss_weight\n3,1,much\n", "column loss_weight must hold numbers"),
+    ],
+)
+def test_a_table_of_ones_own_is_told_what_to_correct(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "own.csv").write_text(text)
+    with pytest.raises(MetadataError) as caught:
+        read_table(tmp_path / "own.csv")
+    assert said in str(caught.value)
+    assert "scan the dataset again" not in str(caught.value)
+    assert "no scan writes" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["text_tokens", "vision_tiles"])
+def test_a_column_of_lists_is_named(tmp_path: Path, name: str) -> None:
+    pq.write_table(pa.table({"text_tokens": [3], "vision_tiles": [1], name: [[3]]}), tmp_path / "own.parquet")
+    with pytest.raises(MetadataError, match=rf"column {name} must hold whole numbers, and is of list<.*; correct it"):
+        read_table(tmp_path / "own.parquet")
+
+
+def test_a_column_twice_in_parquet_is_named(tmp_path: Path) -> None:
+    twice = pa.Table.from_arrays(
+        [pa.array([3]), pa.array([4]), pa.array([1])], ["text_tokens", "text_tokens", "vision_tiles"]
+    )
+    pq.write_table(twice, tmp_path / "own.parquet")
+    with pytest.raises(MetadataError, match=r"column text_tokens stands 2 times; leave one"):
+        read_table(tmp_path / "own.parquet")
 
 
 def test_billions_of_tiles_are_refused_before_they_are_laid_out(tmp_path: Path) -> None:

@@ -238,11 +238,11 @@ def _or_none(value: np.int64) -> int | None:
 
 def _check_samples(table: MetadataTable) -> None:
     if len(table) == 0:
-        raise MetadataError("the table has no sample; scan a dataset that has some")
+        raise MetadataError("the table has no sample; give one with some rows")
     for name in ("text_tokens", "loss_tokens"):
         values = getattr(table, name)
         if (row := _first(values < 0)) is not None:
-            raise MetadataError(f"{_named(table, row)}: {name}={values[row]} is negative; scan the dataset again")
+            raise MetadataError(f"{_named(table, row)}: {name}={values[row]} is negative; correct it")
     weights = table.loss_weight
     if (row := _first(~(np.isfinite(weights) & (weights >= 0)))) is not None:
         raise MetadataError(

@@ -12,14 +12,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from trimtab.errors import MetadataError
 from trimtab.schema.geometry import VisionGeometry
 from trimtab.schema.table import UNKNOWN, DatasetFile, MetadataTable
+from trimtab.schema.table_columns import (
+    check_flat,
+    check_names,
+    column,
+    integers,
+    or_nan,
+    or_unknown,
+    sizes,
+    texts,
+)
 
 _PREFIX = "trimtab."
-_FLAT_NEEDED = ("text_tokens", "vision_tiles")
 _FLAT_GRID = (1, 32, 32)
 _FLAT_MERGE = 2
 _MOST_TOKENS = 2**31 - 1
@@ -85,29 +93,42 @@ def read_table(path: str | Path) -> MetadataTable:
     defaults to ``text_tokens``, ``loss_weight`` to 1 and ``sample_id`` to the row number.
 
     Raises:
-        MetadataError: the file is missing or unreadable, a column is missing or holds nulls or bad values.
+        MetadataError: the file is missing or unreadable, a column is missing, named twice or otherwise than it should
+            be, or holds nulls or bad values, or no sample has a token.
     """
     source = Path(path)
     if not source.is_file():
         raise MetadataError(f"{source}: no such file; write it with `trimtab scan`")
     try:
         is_text = source.suffix.lower() == ".csv"
-        arrow = pyarrow.csv.read_csv(source) if is_text else pq.read_table(source)
+        arrow = pyarrow.csv.read_csv(source) if is_text else pq.ParquetFile(source).read()
     except (pa.ArrowException, OSError) as error:
         kind = "CSV" if is_text else "Parquet"
         raise MetadataError(
             f"{source}: not a readable {kind} file ({error}); restore it (tables are Parquet, or CSV if named .csv)"
         ) from error
     try:
-        if "visuals" in arrow.column_names:
-            return _from_arrow(arrow)
-        return _from_flat(arrow)
+        check_names(arrow.column_names)
+        return _with_tokens(_from_arrow(arrow) if "visuals" in arrow.column_names else _from_flat(arrow))
     except MetadataError as error:
         raise MetadataError(f"{source}: {error}") from error
     except (pa.ArrowException, ValueError, TypeError, KeyError) as error:
+        remedy = "scan the dataset again" if _stored(arrow) else "correct it, or scan the dataset"
         raise MetadataError(
-            f"{source}: a column or the file's metadata holds what no scan writes ({error}); scan the dataset again"
+            f"{source}: a column or the file's metadata holds what no scan writes ({error}); {remedy}"
         ) from error
+
+
+def _with_tokens(table: MetadataTable) -> MetadataTable:
+    if not table.text_tokens.any() and not len(table.grid_thw):
+        raise MetadataError("no sample has a token or a visual, so there is no work to plan; correct the columns")
+    return table
+
+
+def _stored(arrow: pa.Table) -> dict[str, str]:
+    """What a scan says of its table; empty for a table that was not scanned."""
+    stored = {key.decode(): value.decode() for key, value in (arrow.schema.metadata or {}).items()}
+    return {key.removeprefix(_PREFIX): value for key, value in stored.items() if key.startswith(_PREFIX)}
 
 
 def _to_arrow(table: MetadataTable) -> pa.Table:
@@ -143,29 +164,29 @@ def _key_values(table: MetadataTable) -> dict[str, str]:
 
 
 def _from_arrow(arrow: pa.Table) -> MetadataTable:
-    stored = {key.decode(): value.decode() for key, value in (arrow.schema.metadata or {}).items()}
-    metadata = {key.removeprefix(_PREFIX): value for key, value in stored.items() if key.startswith(_PREFIX)}
+    metadata = _stored(arrow)
     geometry = VisionGeometry.from_metadata(metadata) if "family" in metadata else None
     lists = arrow.column("visuals").combine_chunks()
     if not pa.types.is_list(lists.type) or not pa.types.is_struct(lists.type.value_type):
-        raise MetadataError(f"column visuals is {lists.type}, not a list of structs; scan the dataset again")
+        remedy = "scan the dataset again" if metadata else "leave it out and give vision_tiles, or scan the dataset"
+        raise MetadataError(f"column visuals is {lists.type}, not a list of structs; {remedy}")
     counts = lists.value_lengths().fill_null(0).to_numpy()
     visuals = lists.flatten()
-    fields = {visuals.type.field(index).name: column for index, column in enumerate(visuals.flatten())}
-    kinds = np.array(_present("visuals.kind", fields.get("kind")).to_pylist(), dtype=object)
+    fields = {visuals.type.field(index).name: values for index, values in enumerate(visuals.flatten())}
+    kinds = np.array(texts("visuals.kind", fields.get("kind")).to_pylist(), dtype=object)
     if unknown := sorted(set(kinds) - {"image", "video"}):
         raise MetadataError(f"visual kind {unknown[0]!r} is unknown; known: image, video")
     return MetadataTable(
         **_sample_columns(arrow),
         visual_offsets=np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64),
         is_video=(kinds == "video").astype(np.bool_),
-        grid_thw=np.stack([_sizes(f"visuals.{axis}", fields.get(axis), _MOST_SIDE) for axis in _AXES], axis=1),
-        sources=_present("visuals.source", fields.get("source")).cast(pa.string()),
-        width=_or_unknown(fields.get("width"), len(visuals)),
-        height=_or_unknown(fields.get("height"), len(visuals)),
-        frames=_or_unknown(fields.get("frames"), len(visuals)),
-        token_offset=_or_unknown(fields.get("token_offset"), len(visuals)),
-        seconds=_or_nan(fields.get("seconds"), len(visuals)),
+        grid_thw=np.stack([sizes(f"visuals.{axis}", fields.get(axis), _MOST_SIDE) for axis in _AXES], axis=1),
+        sources=texts("visuals.source", fields.get("source")),
+        width=or_unknown("visuals.width", fields.get("width"), len(visuals)),
+        height=or_unknown("visuals.height", fields.get("height"), len(visuals)),
+        frames=or_unknown("visuals.frames", fields.get("frames"), len(visuals)),
+        token_offset=or_unknown("visuals.token_offset", fields.get("token_offset"), len(visuals)),
+        seconds=or_nan("visuals.seconds", fields.get("seconds"), len(visuals)),
         merge_size=geometry.merge_size if geometry else int(metadata.get("merge_size", _FLAT_MERGE)),
         geometry=geometry,
         files=tuple(DatasetFile(**file) for file in json.loads(metadata.get("files", "[]"))),
@@ -173,13 +194,8 @@ def _from_arrow(arrow: pa.Table) -> MetadataTable:
 
 
 def _from_flat(arrow: pa.Table) -> MetadataTable:
-    if missing := [name for name in _FLAT_NEEDED if name not in arrow.column_names]:
-        named = ", ".join(map(repr, arrow.column_names[:8]))
-        raise MetadataError(
-            f"column {' and '.join(missing)} is missing among {named}: a table that was not scanned needs text_tokens, "
-            "and vision_tiles, images of 256 tokens each; name them so, or scan the dataset"
-        )
-    tiles = _integers("vision_tiles", _column(arrow, "vision_tiles"))
+    check_flat(arrow.column_names)
+    tiles = integers("vision_tiles", column(arrow, "vision_tiles"))
     if (tiles < 0).any():
         raise MetadataError(f"row {int(np.argmax(tiles < 0))}: vision_tiles={tiles.min()} is negative; correct it")
     count = int(tiles.sum())
@@ -205,65 +221,24 @@ def _from_flat(arrow: pa.Table) -> MetadataTable:
 
 
 def _sample_columns(arrow: pa.Table) -> dict[str, Any]:
-    text = _sizes("text_tokens", _column(arrow, "text_tokens"), _MOST_TOKENS)
+    text = sizes("text_tokens", column(arrow, "text_tokens"), _MOST_TOKENS)
     loss = text
     if "visuals" in arrow.column_names or "loss_tokens" in arrow.column_names:
-        loss = _sizes("loss_tokens", _column(arrow, "loss_tokens"), _MOST_TOKENS)
+        loss = sizes("loss_tokens", column(arrow, "loss_tokens"), _MOST_TOKENS)
     if (loss > text).any():
         row = int(np.argmax(loss > text))
         raise MetadataError(
             f"row {row} has {int(loss[row])} loss_tokens but {int(text[row])} text_tokens, of which they are part; "
             "correct it"
         )
-    names, weight = _column(arrow, "sample_id"), _column(arrow, "loss_weight")
+    names, weight = column(arrow, "sample_id"), column(arrow, "loss_weight")
     if names is None:
         names = pa.array([str(row) for row in range(len(text))], pa.string())
     return {
-        "sample_ids": _present("sample_id", names).cast(pa.string()),
+        "sample_ids": texts("sample_id", names),
         "text_tokens": text,
         "loss_tokens": loss,
-        "loss_weight": np.ones(len(text)) if weight is None else _or_nan(weight, len(text)),
-        "dataset_index": _or_unknown(_column(arrow, "dataset_index"), len(text)),
-        "dataset_row": _or_unknown(_column(arrow, "dataset_row"), len(text)),
+        "loss_weight": np.ones(len(text)) if weight is None else or_nan("loss_weight", weight, len(text)),
+        "dataset_index": or_unknown("dataset_index", column(arrow, "dataset_index"), len(text)),
+        "dataset_row": or_unknown("dataset_row", column(arrow, "dataset_row"), len(text)),
     }
-
-
-def _column(arrow: pa.Table, name: str) -> pa.Array | None:
-    return arrow.column(name).combine_chunks() if name in arrow.column_names else None
-
-
-def _present(name: str, column: pa.Array | None) -> pa.Array:
-    if column is None:
-        raise MetadataError(f"column {name} is missing; scan the dataset again, or add it")
-    if column.null_count:
-        row = column.is_null().index(True).as_py()
-        raise MetadataError(f"column {name} has no value in row {row} ({column.null_count} in all); fill it in")
-    return column
-
-
-def _integers(name: str, column: pa.Array | None) -> NDArray[np.int64]:
-    values = _present(name, column)
-    try:
-        return np.asarray(values.cast(pa.int64()).to_numpy(zero_copy_only=False), dtype=np.int64)
-    except pa.ArrowInvalid as error:
-        raise MetadataError(f"column {name} must hold whole numbers ({error}); correct it") from error
-
-
-def _sizes(name: str, column: pa.Array | None, most: int) -> NDArray[np.int64]:
-    values = _integers(name, column)
-    if (values > most).any():
-        row = int(np.argmax(values > most))
-        raise MetadataError(f"column {name} holds {int(values[row])} in row {row}, more than {most}; correct it")
-    return values
-
-
-def _or_unknown(column: pa.Array | None, length: int) -> NDArray[np.int64]:
-    if column is None:
-        return np.full(length, UNKNOWN, dtype=np.int64)
-    return np.asarray(column.cast(pa.int64()).fill_null(UNKNOWN).to_numpy(zero_copy_only=False), dtype=np.int64)
-
-
-def _or_nan(column: pa.Array | None, length: int) -> NDArray[np.float64]:
-    if column is None:
-        return np.full(length, np.nan)
-    return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
