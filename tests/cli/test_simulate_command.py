@@ -84,6 +84,9 @@ def test_a_table_of_ones_own_gets_a_recommendation(tmp_path: Path, capsys: pytes
     assert simulate.run([*arguments[:-1], "strategies=[as-is,all]", "--sweep", "recompute=true,false"]) == 0
     said = capsys.readouterr().out
     assert "recommended (simulated): strategy" in said
+    assert "in the 1 step simulated" in said
+    (doubt,) = best["doubts"]
+    assert doubt in said
     assert "…" not in said
 
 

@@ -134,8 +134,10 @@ def test_simulate(tmp_path: Path) -> None:
     assert sweep.text == ["Recommended: all with max_degree=4; 450 ms a step, fits in memory."]
     assert rows_of(sweep) == [["all, max_degree=4", "450", "fits"]]
     document["recommended"] |= {"run": "trimtab train grpo ...", "run_remark": "all is another's way; the nearest"}
+    document["recommended"]["doubts"] = ["One step does not tell."]
     _, sweep = shown(tmp_path, document).sections
-    assert sweep.text[1] == "all is another's way; the nearest: trimtab train grpo ..."
+    assert sweep.text[1] == "One step does not tell."
+    assert sweep.text[2] == "all is another's way; the nearest: trimtab train grpo ..."
 
 
 def test_stages(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from trimtab.errors import SettingsError
 from trimtab.schema.table import MetadataTable
 from trimtab.schema.table_file import check_writable, read_table
 from trimtab.simulate.bundled import scenario_file, scenario_names
+from trimtab.simulate.doubt import doubts
 from trimtab.simulate.how_to_run import how_to_run
 from trimtab.simulate.job import Job
 from trimtab.simulate.run import Simulation, StrategyResult, job_of, simulate
@@ -85,14 +86,14 @@ def _sweep(as_json: bool, maker: _JobMaker, job: Job, found: Simulation, swept: 
 
         points = sweep(swept, at)
         best = recommend(base, points, at)
-        run = how_to_run(maker.job(best.settings), best.strategy)
+        run, doubted = how_to_run(maker.job(best.settings), best.strategy), doubts(found, best)
     if as_json:
         listed = [point.to_json() for tried in points.values() for point in tried]
-        print(json.dumps({**found.to_json(), "sweep": listed, "recommended": best.to_json(run)}))
+        print(json.dumps({**found.to_json(), "sweep": listed, "recommended": best.to_json(run, doubted)}))
         return 0
     print_simulation(job, found)
     print_sweep(base, points)
-    print_recommendation(found, best, run)
+    print_recommendation(found, best, run, doubted)
     return 0
 
 

@@ -61,7 +61,7 @@ def _headline(job: Job) -> str:
         samples = f"{scenario.batch_size} prompts of {scenario.rollout.replies} replies"
     return (
         f"SIMULATED {scenario.name}: {scenario.task} of {job.architecture.name} on {scenario.ranks} {job.cluster.name}"
-        f", {samples} a step, {job.workload.description}; means of {scenario.steps} steps. Planning ran here."
+        f", {samples} a step, {job.workload.description}; means of {_steps(scenario.steps)}. Planning ran here."
     )
 
 
@@ -90,15 +90,17 @@ def print_sweep(base: StrategyResult, points: Mapping[str, Sequence[SweepPoint]]
         print_whole(console, table)
 
 
-def print_recommendation(found: Simulation, best: Recommendation, run: HowToRun) -> None:
-    """What to run, what it would bring, and how the trainer is told so."""
+def print_recommendation(found: Simulation, best: Recommendation, run: HowToRun, doubts: Sequence[str]) -> None:
+    """What to run, what it would bring, how sure that is, and how the trainer is told so."""
     console, first, result = Console(), found.strategies[0], best.result
+    steps = _steps(found.scenario.steps)
     changes = " ".join(f"{name}={value}" for name, value in best.settings.items()) or "the settings as given"
     gain = f"{result.tokens_per_gpu_s / first.tokens_per_gpu_s:.2f} times the throughput of {first.name}"
     lines = [
         f"recommended (simulated): strategy {best.strategy}, {changes}",
         f"  step {_seconds(result.step_ms)} s, {result.tokens_per_gpu_s:.0f} tokens/GPU/s, {gain}; fits in memory "
-        f"in the {found.scenario.steps} steps simulated (steps=N simulates more of the data)",
+        f"in the {steps} simulated (steps=N simulates more of the data)",
+        *(f"  {doubt}" for doubt in doubts),
         f"  {run}",
     ]
     if not best.fits:
@@ -109,6 +111,10 @@ def print_recommendation(found: Simulation, best: Recommendation, run: HowToRun)
         ]
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _steps(count: int) -> str:
+    return "1 step" if count == 1 else f"{count} steps"
 
 
 def _seconds(milliseconds: float) -> str:

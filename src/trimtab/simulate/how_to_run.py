@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trimtab.simulate.job import Job
+from trimtab.simulate.merit import OURS
 from trimtab.simulate.strategies import SimulatedStrategy, strategy_named
 
-_OURS = ("all", "whole-sample")
 _LEAST_PREFETCH = 1  # the trainer always prepares a step ahead
 
 
@@ -41,7 +41,7 @@ def how_to_run(job: Job, name: str) -> HowToRun:
         return HowToRun(command=command, remark="cut and recompute (packs: packing=isf or best)")
     strategy = strategy_named(name, scenario.task, scenario.sync)
     remark = "run"
-    if name not in _OURS:
+    if name not in OURS:
         remark = f"{name} is another system's way; trimtab's nearest"
     elif differing := _differing(job, strategy):
         remark = f"the trainer has no {' and no '.join(differing)}; its nearest to what was simulated"

@@ -8,12 +8,11 @@ from typing import Any
 
 from trimtab.errors import SettingsError
 from trimtab.simulate.how_to_run import HowToRun
+from trimtab.simulate.merit import OURS, better, merit
 from trimtab.simulate.run import Simulation, StrategyResult
 
 ALIASES = {"H_pack": "pack_tokens", "h_pack": "pack_below", "p_max": "max_degree"}
-OURS = ("all", "whole-sample", "isf+stages+recompute")
 _MOST_POINTS = 64
-_WORTH_A_CHANGE = 0.01
 
 Overrides = Mapping[str, str]
 Run = Callable[[Overrides], StrategyResult]
@@ -52,10 +51,10 @@ class Recommendation:
     result: StrategyResult
     fits: bool
 
-    def to_json(self, run: HowToRun) -> dict[str, Any]:
-        """A JSON-ready dictionary; ``run`` says how the trainer is told so."""
+    def to_json(self, run: HowToRun, doubts: Sequence[str]) -> dict[str, Any]:
+        """A JSON-ready dictionary; ``run`` is how the trainer is told so, ``doubts`` are of other steps."""
         own = {"strategy": self.strategy, "settings": self.settings, "fits": self.fits}
-        own |= {"run": run.command, "run_remark": run.remark}
+        own |= {"run": run.command, "run_remark": run.remark, "doubts": list(doubts)}
         return {**own, **self.result.to_json()}
 
 
@@ -99,9 +98,9 @@ def fastest(simulation: Simulation) -> StrategyResult:
 
     Of strategies as fast as each other trimtab's own comes first.
     """
-    best = min(simulation.strategies, key=_merit)
+    best = min(simulation.strategies, key=merit)
     ours = [row for name in OURS for row in simulation.strategies if row.name == name]
-    return next((row for row in ours if not _better(best, row)), best)
+    return next((row for row in ours if not better(best, row)), best)
 
 
 def recommend(base: StrategyResult, points: Mapping[str, Sequence[SweepPoint]], run: Run) -> Recommendation:
@@ -115,29 +114,15 @@ def recommend(base: StrategyResult, points: Mapping[str, Sequence[SweepPoint]], 
     candidates = [SweepPoint(settings={}, result=base)]
     together: dict[str, str] = {}
     for name, tried in points.items():
-        best = min(tried, key=lambda point: _merit(point.result))
+        best = min(tried, key=lambda point: merit(point.result))
         candidates.append(best)
-        if _better(best.result, base):
+        if better(best.result, base):
             together[name] = best.settings[name]
     if len(together) > 1:
         candidates.append(SweepPoint(settings=together, result=run(together)))
-    best = min(candidates, key=lambda point: _merit(point.result))
-    if best.settings and not _better(best.result, base):
+    best = min(candidates, key=lambda point: merit(point.result))
+    if best.settings and not better(best.result, base):
         best = candidates[0]
     return Recommendation(
         strategy=base.name, settings=best.settings, result=best.result, fits=not best.result.out_of_memory
     )
-
-
-def _merit(result: StrategyResult) -> tuple[float, float]:
-    """How far it overflows memory (0: it fits), then time for a token: steps may differ in what they hold."""
-    over = max((each.needed_gb / each.limit_gb for each in result.out_of_memory), default=0.0)
-    return over, -result.tokens_per_gpu_s
-
-
-def _better(result: StrategyResult, base: StrategyResult) -> bool:
-    """It fits, or comes nearer to fitting, where the other does not; or is faster by enough."""
-    (over, speed), (base_over, base_speed) = _merit(result), _merit(base)
-    if over != base_over:
-        return over < base_over
-    return -speed > -base_speed * (1 + _WORTH_A_CHANGE)

@@ -64,6 +64,7 @@ def _sweep(document: dict[str, Any]) -> list[Section]:
             text=[
                 f"Recommended: {best['strategy']} with {_settings(best)}; {number(best['step_ms'])} ms a step, "
                 f"{'fits in memory' if best['fits'] else 'does not fit in memory'}.",
+                *map(str, best.get("doubts") or ()),
                 *([f"{best.get('run_remark') or 'run'}: {best['run']}"] if best.get("run") else []),
             ],
             charts=[bar_chart("simulated step time", names, {"step": (times, "#2f80ed")}, unit="ms, simulated")],

@@ -1,0 +1,64 @@
+"""A recommendation that other steps might turn over is said to be one."""
+
+from __future__ import annotations
+
+from simulate_cases import small
+
+from trimtab.simulate.doubt import doubts
+from trimtab.simulate.run import Simulation, StrategyResult
+from trimtab.simulate.sweep import Recommendation
+
+
+def result(name: str, *milliseconds: float) -> StrategyResult:
+    """Of steps with 1,000 tokens on one device."""
+    mean = sum(milliseconds) / len(milliseconds)
+    return StrategyResult(
+        name=name,
+        step_ms=mean,
+        phases={"update": mean},
+        tokens=1000 * len(milliseconds),
+        tokens_per_gpu_s=1e6 / mean,
+        token_seconds=tuple(each / 1e6 for each in milliseconds),
+        attention_ratio=1.0,
+        out_of_memory=[],
+        planning_ms=0.0,
+    )
+
+
+def doubted(chosen: StrategyResult, *others: StrategyResult, changed: StrategyResult | None = None) -> list[str]:
+    found = Simulation(scenario=small(), strategies=[chosen, *others])
+    settings = {} if changed is None else {"max_degree": "4"}
+    best = Recommendation(strategy=chosen.name, settings=settings, result=changed or chosen, fits=True)
+    return doubts(found, best)
+
+
+def test_one_step_tells_nothing_of_the_next() -> None:
+    (said,) = doubted(result("all", 10.0), result("as-is", 30.0))
+    assert said.startswith("One step does not tell")
+    assert "steps=4" in said
+
+
+def test_a_lead_below_the_spread_of_steps_is_named_with_the_steps_that_would_tell() -> None:
+    (said,) = doubted(
+        result("all", 10, 30, 10, 30), result("uniform-2", 12, 26, 14, 30), result("as-is", 90, 90, 90, 90)
+    )
+    assert said == (
+        "uniform-2 may be the better choice: all is 2.4% ahead, give or take 16.7% in the 4 steps simulated; "
+        "set steps=64 to tell."
+    )
+
+
+def test_a_lead_in_every_step_is_no_doubt_however_much_steps_differ() -> None:
+    assert doubted(result("all", 10, 40, 20, 80), result("as-is", 20, 80, 40, 170)) == []
+
+
+def test_strategies_alike_in_every_step_are_no_doubt() -> None:
+    same = (10.0, 40.0, 20.0, 80.0)
+    assert doubted(result("all", *same), result("adaptive-only", *same), result("whole-sample", *same)) == []
+
+
+def test_a_change_that_may_not_pay_is_named() -> None:
+    base, changed = result("all", 10, 30, 10, 30), result("all", 9, 31, 9, 28)
+    (said,) = doubted(base, changed=changed)
+    assert said.startswith("max_degree=4 may not pay: 3.8% less time a token, give or take 6.")
+    assert doubted(base, changed=result("all", 8, 24, 8, 24)) == []
