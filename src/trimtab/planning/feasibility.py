@@ -71,4 +71,7 @@ def _shard_advice(tokens: int, cap: int, ranks: int, legal_degrees: tuple[int, .
             f"use more ranks: a sequence-parallel degree of {degree} is the smallest that fits, and needs {degree} "
             f"ranks; there are {ranks}"
         )
-    return f"shard it: a sequence-parallel degree of {degree} is the smallest that fits (strategy adaptive, max_degree={degree})"
+    return (
+        f"shard it: a sequence-parallel degree of {degree} is the smallest that fits "
+        f"(strategy adaptive, max_degree={degree})"
+    )

@@ -25,8 +25,8 @@ class BalanceSettings:
             checkpoint; "analytic" counts the architecture's FLOPs.
         refit_every: steps after which a supervised run fits measured costs again to its own steps; 0 keeps what was
             measured before the first step. New coefficients plan only where they foretell the newest steps better.
-        max_degree: most ranks that share one sample (sequence parallelism); 1 keeps samples whole. It says nothing where
-            ``mode`` is off: samples then stay whole.
+        max_degree: most ranks that share one sample (sequence parallelism); 1 keeps samples whole. It says nothing
+            where ``mode`` is off: samples then stay whole.
         check_order: play every rank's collectives of a plan through before it runs; for debugging.
     """
 
