@@ -225,9 +225,10 @@ def test_labels_beyond_the_last_bound_are_not_dropped(data: HostData) -> None:
 @pytest.mark.parametrize("count", [0, -1, 1.5, None])
 def test_a_step_of_no_micro_batches_is_refused(data: HostData, count: Any) -> None:
     def run(group: dist.ProcessGroup) -> Exception:
-        return error_of(lambda: list(balancer_of(data, group).steps([data.padded([1])], micro_batches=count)))
+        given = count if group.rank() == 1 else 1  # on one rank only: the other must not wait for it
+        return error_of(lambda: list(balancer_of(data, group).steps([data.padded([1])], micro_batches=given)))
 
-    assert_everywhere(run_threads(1, run), SettingsError, f"micro_batches={count}")
+    assert_everywhere(run_threads(2, run), SettingsError, "rank 1", f"micro_batches={count}")
 
 
 COSTS: dict[str, tuple[Any, str]] = {

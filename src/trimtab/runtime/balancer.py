@@ -147,11 +147,10 @@ class BatchBalancer:
             micro_batches: of one optimizer step.
 
         Raises:
-            SettingsError: ``micro_batches`` is below 1.
+            SettingsError: ``micro_batches`` is below 1 on some rank; on every rank.
             TrimtabError: on every rank, where any rank fails.
             RankDisagreementError: ranks differ in settings, form, dtype or step count.
         """
-        check_whole("micro_batches", micro_batches, 1)
         source = self._prepared(host, micro_batches)
         for step in in_background(source) if self.settings.background else source:
             self._take(step)
@@ -216,6 +215,7 @@ class BatchBalancer:
             batches: list[HostBatch] = []
             state: Any = None
             try:
+                check_whole("micro_batches", micro_batches, 1)
                 iterator = iterator or self._begun(host)
                 batches = list(islice(iterator, micro_batches))
                 state = host.state_dict() if hasattr(host, "state_dict") else None
