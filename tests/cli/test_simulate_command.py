@@ -17,6 +17,7 @@ from trimtab.cli.main import main
 from trimtab.simulate.bundled import scenario_names
 
 SMALL = ("ranks=8", "batch_size=16", "steps=1", "shards=8", "loading.prefetch=0")
+NEEDED = "data: video-heavy\nmodel: mimo-vl-7b\n"
 ROW = {"name", "step_ms", "phases", "tokens_per_gpu_s", "attention_ratio", "out_of_memory"}
 
 
@@ -54,7 +55,7 @@ def test_every_bundled_scenario_runs_and_says_where_its_figures_come_from(
 @pytest.mark.slow
 def test_a_scenarios_file_and_settings_that_win_over_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text("name: ours\ntask: grpo\nranks: 8\nbatch_size: 16\nsteps: 1\nrollout:\n  replies: 2\n")
+    file.write_text(f"name: ours\ntask: grpo\n{NEEDED}ranks: 8\nbatch_size: 16\nsteps: 1\nrollout:\n  replies: 2\n")
     more = printed(capsys, str(file), "strategies=[all]", "rollout.replies=4")["strategies"]
     less = printed(capsys, str(file), "strategies=[all]")["strategies"]
     assert [row["name"] for row in more] == ["all"]
@@ -197,11 +198,72 @@ def test_bad_input_ends_in_one_line(
     assert captured.out == ""
 
 
-def test_a_scenario_file_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("- a\n- b\n", "holds list, not settings by name"),
+        ("", "names no data and no model; write (data: a metadata table or a named data set; model: what is"),
+        ("# nothing yet\n", "names no data and no model"),
+        ("model: mimo-vl-7b\n", "names no data; write (data: a metadata table or a named data set)"),
+        ("data:\nmodel: mimo-vl-7b\n", "names no data; write"),
+        ("data: video-heavy\nranks: 8\n", "names no model; write (model: what is trained on it)"),
+        (f"{NEEDED}ranks: 8\nseed: 1\nranks: 16\n", "ranks stands in line 3 and again in line 5; leave one"),
+        (f"{NEEDED}rollout:\n  replies: 2\n  replies: 3\n", "replies stands in line 4 and again in line 5; leave one"),
+        (f"{NEEDED}rollout.replies: 2\nrollout:\n  replies: 3\n", "rollout.replies is set 2 times, with dots and"),
+    ],
+)
+def test_a_scenario_file_that_says_too_little_or_too_much(
+    text: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "bad.yaml"
-    file.write_text("- a\n- b\n")
+    file.write_text(text)
     assert main(["simulate", str(file)]) == 2
-    assert "holds list, not settings by name" in capsys.readouterr().err
+    captured = capsys.readouterr()
+    assert told in captured.err
+    assert "bad.yaml" in captured.err
+    assert captured.out == ""
+
+
+def test_what_a_scenario_file_leaves_out_may_stand_behind_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.yaml").write_text("ranks: 8\nbatch_size: 16\nsteps: 1\n")
+    words = ["data=video-heavy", "--model", "mimo-vl-7b", "strategies=[as-is]"]
+    assert printed(capsys, str(tmp_path / "mine.yaml"), *words)["settings"]["data"] == "video-heavy"
+
+
+def test_files_a_scenario_names_start_from_its_folder_then_from_where_one_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs, elsewhere = tmp_path / "jobs", tmp_path / "elsewhere"
+    jobs.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    flat_table(elsewhere / "meta.parquet")
+    (jobs / "mine.yaml").write_text("data: meta.parquet\nmodel: internvl-6b-20b\nranks: 8\nbatch_size: 16\nsteps: 1\n")
+    arguments = ("../jobs/mine.yaml", "strategies=[as-is]")
+    assert printed(capsys, *arguments)["settings"]["data"] == "meta.parquet"
+    flat_table(jobs / "meta.parquet")
+    assert printed(capsys, *arguments)["settings"]["data"] == "../jobs/meta.parquet"
+    assert printed(capsys, *arguments, "data=meta.parquet")["settings"]["data"] == "meta.parquet"
+
+
+def test_an_output_in_no_folder_is_refused_before_the_work_and_makes_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "none" / "out.json"
+    (tmp_path / "d.jsonl").write_text("")
+    for arguments in (
+        ["simulate", "flexrl-video-heavy", "--timeline", str(target)],
+        ["scan", str(tmp_path / "d.jsonl"), "--model", "qwen2_vl", "--out", str(target)],
+        ["fit", str(tmp_path / "d.jsonl"), "--out", str(target)],
+        ["report", str(tmp_path / "d.jsonl"), "--out", str(target)],
+    ):
+        assert main(arguments) == 2
+        assert f"{target}: cannot be written (there is no folder {target.parent}); make it first" in (
+            capsys.readouterr().err
+        )
+        assert not target.parent.exists()
 
 
 def test_the_command_needs_no_torch() -> None:

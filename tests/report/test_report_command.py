@@ -23,6 +23,7 @@ def test_json_is_one_object_with_every_group(tmp_path: Path, capsys: pytest.Capt
     write_pair(tmp_path)
     write_grpo(tmp_path / "grpo" / "learn" / "balanced")
     page = tmp_path / "elsewhere" / "page.html"
+    page.parent.mkdir()
     assert main(["report", str(tmp_path), "--json", "--out", str(page)]) == 0
     found = json.loads(capsys.readouterr().out)
     pair, learn = found["groups"]

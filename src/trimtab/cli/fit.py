@@ -17,6 +17,7 @@ from trimtab.cost.rank_work import RankWork
 from trimtab.errors import MetadataError, SettingsError
 from trimtab.report.prediction import RankError, rank_error
 from trimtab.report.run_records import STEPS
+from trimtab.schema.output_file import check_writable, write_output
 
 _PHASE = "language"
 _SWEEP_TOKENS = 4096
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     outcome, result, error = _fit_sweep(args, terms) if args.sweep else _fit_recorded(args, terms)
     result["rank_error"] = error.median if error else None
     if args.out:
-        _write(Path(args.out), result)
+        write_output(args.out, json.dumps(result, indent=2) + "\n")
     if args.json:
         print(json.dumps(result))
     else:
@@ -82,6 +83,8 @@ def _check(args: argparse.Namespace) -> None:
         raise SettingsError("--model is for --sweep; recorded steps are of the model that ran")
     if args.skip_first < 0:
         raise SettingsError(f"--skip-first {args.skip_first} must not be negative")
+    if args.out:
+        check_writable(args.out)
 
 
 def _fit_recorded(args: argparse.Namespace, terms: tuple[str, ...]) -> _Found:
@@ -155,13 +158,6 @@ def _record(row: Mapping[str, Any], where: str) -> PhaseRecord:
     if len(times) != len(ranks.tokens):
         raise MetadataError(f"{where}: {name}.{_PHASE} has {len(times)} ranks, rank_work {len(ranks.tokens)}")
     return PhaseRecord(work=ranks, compute_ms=times, includes_waiting=waiting)
-
-
-def _write(path: Path, result: Mapping[str, Any]) -> None:
-    try:
-        path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(f"--out {path}: cannot be written ({error})") from error
 
 
 def _print(outcome: FittedCost, result: Mapping[str, Any], what: str) -> None:

@@ -13,6 +13,7 @@ from trimtab.report.build import build_report
 from trimtab.report.html_page import write_page
 from trimtab.report.run_comparison import refresh_summary
 from trimtab.report.terminal import print_groups
+from trimtab.schema.output_file import check_writable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +38,8 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         TrimtabError: a source is no run and no output of a command, or the page cannot be written.
     """
+    if args.out:
+        check_writable(args.out)
     report = build_report(args.source)
     page = args.out or report.default_page
     summaries = [path for path in map(refresh_summary, args.source) if path]

@@ -21,7 +21,8 @@ from rich.table import Table
 from trimtab.cli.model_argument import add_model_arguments, load_tokenizer, resolve_model
 from trimtab.errors import SettingsError
 from trimtab.schema.number_of import number_of
-from trimtab.schema.table_file import check_writable, write_table
+from trimtab.schema.output_file import check_writable
+from trimtab.schema.table_file import write_table
 
 _BAD_SHOWN = 20
 

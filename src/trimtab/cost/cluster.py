@@ -9,10 +9,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
-
 from trimtab.cost.device import DeviceSpeed, ShareByLength
 from trimtab.errors import SettingsError
+from trimtab.schema.yaml_file import read_yaml
 
 Part = TypeVar("Part")
 
@@ -105,18 +104,13 @@ def load_cluster(name: str) -> Cluster:
     Raises:
         SettingsError: there is neither, or the file lacks a field, has an unknown one, or a value is bad.
     """
+    path = Path(name)
     if name in cluster_presets():
-        text = (_CLUSTERS / f"{name}.yaml").read_text(encoding="utf-8")
-    else:
-        path = Path(name)
-        if not path.is_file():
-            known = ", ".join(cluster_presets())
-            raise SettingsError(f"cluster {name!r}: neither a file nor a bundled cluster; there are: {known}")
-        text = path.read_text(encoding="utf-8")
-    try:
-        described = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise SettingsError(f"cluster {name!r}: not YAML ({error})") from error
+        path = Path(str(_CLUSTERS / f"{name}.yaml"))
+    elif not path.is_file():
+        known = ", ".join(cluster_presets())
+        raise SettingsError(f"cluster {name!r}: neither a file nor a bundled cluster; there are: {known}")
+    described = read_yaml(path, f"cluster {name!r}")
     if not isinstance(described, Mapping):
         raise SettingsError(f"cluster {name!r}: expected a mapping of fields, found {type(described).__name__}")
     return _cluster(described, name)

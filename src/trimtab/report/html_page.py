@@ -14,8 +14,8 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 import trimtab
-from trimtab.errors import SettingsError
 from trimtab.report.sections import Chart, Group
+from trimtab.schema.output_file import write_output
 
 _FOLDER = "page"
 
@@ -26,12 +26,7 @@ def write_page(path: Path, title: str, groups: Sequence[Group], *, written: date
     Raises:
         SettingsError: the file cannot be written.
     """
-    text = render_page(title, groups, written=written)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(f"{path}: cannot be written ({error.strerror}); choose another with --out") from error
+    write_output(path, render_page(title, groups, written=written))
 
 
 def render_page(title: str, groups: Sequence[Group], *, written: datetime) -> str:

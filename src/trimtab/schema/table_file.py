@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from trimtab.errors import MetadataError
+from trimtab.errors import MetadataError, SettingsError
 from trimtab.schema.geometry import VisionGeometry
+from trimtab.schema.output_file import check_writable, partial_of
 from trimtab.schema.table import UNKNOWN, DatasetFile, MetadataTable
 from trimtab.schema.table_columns import (
     check_flat,
@@ -51,39 +52,17 @@ def write_table(table: MetadataTable, path: str | Path) -> None:
     """Write a table as Parquet; the file appears whole or not at all.
 
     Raises:
-        MetadataError: the file cannot be written.
+        SettingsError: the file cannot be written.
     """
     target = Path(path)
     check_writable(target)
-    partial = _partial(target)
+    partial = partial_of(target)
     try:
         pq.write_table(_to_arrow(table), partial)
         os.replace(partial, target)
     except OSError as error:
         partial.unlink(missing_ok=True)
-        raise MetadataError(f"{target}: cannot be written ({error}); free space or choose another path") from error
-
-
-def check_writable(path: str | Path) -> None:
-    """Find out before long work whether a table could be written; makes its folder.
-
-    Raises:
-        MetadataError: it could not.
-    """
-    target = Path(path)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.is_dir():
-            raise IsADirectoryError("it is a folder")
-        partial = _partial(target)
-        partial.touch()
-        partial.unlink()
-    except OSError as error:
-        raise MetadataError(f"{target}: cannot be written ({error}); choose another path") from error
-
-
-def _partial(target: Path) -> Path:
-    return target.with_name(f"{target.name}.partial")
+        raise SettingsError(f"{target}: cannot be written ({error}); free space or choose another path") from error
 
 
 def read_table(path: str | Path) -> MetadataTable:

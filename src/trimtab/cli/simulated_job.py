@@ -1,0 +1,125 @@
+"""The job that `trimtab simulate` was told of, and what it becomes with some settings changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from trimtab.cli.architecture_argument import check_made_for, load_architecture
+from trimtab.cli.settings_file import words_of_file
+from trimtab.cli.settings_parser import parse_settings
+from trimtab.cost.architecture import Architecture
+from trimtab.errors import SettingsError
+from trimtab.schema.table import MetadataTable
+from trimtab.schema.table_file import read_table
+from trimtab.simulate.bundled import scenario_file, scenario_names
+from trimtab.simulate.job import Job
+from trimtab.simulate.run import job_of
+from trimtab.simulate.scenario import Scenario
+from trimtab.simulate.sweep import ALIASES, Overrides, parse_sweep
+from trimtab.simulate.workload import is_table
+
+DEFAULT_SWEEP = (
+    "max_degree=1,2,4,8",
+    "pack_tokens=4096,16384,65536",
+    "recompute=true,false",
+    "loading.prefetch=1,2,4",
+    "loading.workers_per_rank=4,8,12",
+)
+PIPELINE_SWEEP = (
+    "pipeline.stages=2,4,8,16",
+    "pipeline.pack_tokens=4096,8192,16384",
+    "loading.prefetch=1,2,4",
+)
+_NEEDED = {"data": "a metadata table or a named data set", "model": "what is trained on it"}
+_FILES = ("data", "model", "cluster")
+
+
+class SimulatedJob:
+    """The scenario as given, and what it becomes with some settings changed; files are read once."""
+
+    def __init__(self, scenario: str, words: Sequence[str]) -> None:
+        """Find the scenario.
+
+        Args:
+            scenario: a metadata table, a YAML file of settings, or the name of a bundled one.
+            words: settings that win over it.
+
+        Raises:
+            SettingsError: there is no such scenario, or neither it nor the words say what is simulated.
+        """
+        if is_table(scenario) and not scenario.endswith((".yaml", ".yml")):
+            if not any(word.startswith("model=") for word in words):
+                raise SettingsError(f"{scenario} is a metadata table: say what is trained on it, model=NAME, and where")
+            self._words = [f"data={scenario}", f"name={Path(scenario).stem}", *words]
+        else:
+            file = scenario_file(scenario) or Path(scenario)
+            if not file.is_file():
+                known = ", ".join(scenario_names())
+                raise SettingsError(f"scenario {scenario!r}: neither a file nor bundled; there are: {known}")
+            in_file = _by_name(words_of_file(str(file)))
+            _check_named(scenario, {**in_file, **_by_name(words)})
+            self._words = ["--config", str(file), *_beside(file.parent, in_file), *words]
+        self._tables: dict[str, MetadataTable] = {}
+        self._architectures: dict[str, Architecture] = {}
+
+    def job(self, changed: Overrides) -> Job:
+        """The job with settings changed."""
+        scenario = self._scenario(changed)
+        if scenario.model not in self._architectures:
+            self._architectures[scenario.model] = load_architecture(scenario.model)
+        architecture = self._architectures[scenario.model]
+        if not is_table(scenario.data):
+            return job_of(scenario, architecture)
+        if scenario.data not in self._tables:
+            self._tables[scenario.data] = read_table(scenario.data)
+        check_made_for(self._tables[scenario.data], architecture)
+        return job_of(scenario, architecture, self._tables[scenario.data])
+
+    def default_sweep(self) -> list[str]:
+        """Settings worth a look for this kind of job, with those of their values that suit it."""
+        words = PIPELINE_SWEEP if self._scenario({}).pipeline.stages else DEFAULT_SWEEP
+        legal = []
+        for name, values in parse_sweep(words).items():
+            fitting = [value for value in values if self._suits(name, value)]
+            legal += [f"{name}={','.join(fitting)}"] if fitting else []
+        return legal
+
+    def check(self, swept: Mapping[str, Sequence[str]]) -> None:
+        """Refuse values the scenario would refuse, before long work."""
+        for name, values in swept.items():
+            for value in values:
+                self._scenario({name: value})
+
+    def _suits(self, name: str, value: str) -> bool:
+        try:
+            self._scenario({name: value})
+        except SettingsError:
+            return False
+        return True
+
+    def _scenario(self, changed: Overrides) -> Scenario:
+        words = [*self._words, *(f"{name}={value}" for name, value in changed.items())]
+        named = [word.split("=", 1) if "=" in word and not word.startswith("-") else [word] for word in words]
+        renamed = ["=".join([ALIASES.get(parts[0], parts[0]), *parts[1:]]) for parts in named]
+        return parse_settings(Scenario, renamed, command="trimtab simulate")
+
+
+def _by_name(words: Sequence[str]) -> dict[str, str]:
+    parts = (word.removeprefix("--").partition("=") for word in words)
+    return {name: value for name, equals, value in parts if equals}
+
+
+def _check_named(scenario: str, settings: Mapping[str, str]) -> None:
+    """A default would be somebody else's job."""
+    if missing := [name for name in _NEEDED if not settings.get(name)]:
+        meant = "; ".join(f"{name}: {_NEEDED[name]}" for name in missing)
+        raise SettingsError(f"scenario {scenario} names no {' and no '.join(missing)}; write ({meant})")
+
+
+def _beside(folder: Path, settings: Mapping[str, str]) -> Iterator[str]:
+    """Settings that name a file beside the scenario's, with its path."""
+    for name in _FILES:
+        path = folder / settings.get(name, "")
+        if path.is_file() or (name in settings and (path / "config.json").is_file()):
+            yield f"{name}={path}"

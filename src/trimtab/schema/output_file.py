@@ -1,0 +1,44 @@
+"""Files that commands write: refused before long work where they cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trimtab.errors import SettingsError
+
+
+def check_writable(path: str | Path) -> None:
+    """Find out before long work whether a file could be written; makes neither it nor a folder.
+
+    Raises:
+        SettingsError: it could not.
+    """
+    target = Path(path)
+    try:
+        if not target.parent.is_dir():
+            raise SettingsError(f"{target}: cannot be written (there is no folder {target.parent}); make it first")
+        if target.is_dir():
+            raise IsADirectoryError("it is a folder")
+        partial = partial_of(target)
+        partial.touch()
+        partial.unlink()
+    except OSError as error:
+        raise SettingsError(f"{target}: cannot be written ({error}); choose another path") from error
+
+
+def partial_of(target: Path) -> Path:
+    """Where a file is written until it is whole."""
+    return target.with_name(f"{target.name}.partial")
+
+
+def write_output(path: str | Path, text: str) -> None:
+    """Write a text file.
+
+    Raises:
+        SettingsError: it cannot be written.
+    """
+    check_writable(path)
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be written ({error}); free space or choose another path") from error
