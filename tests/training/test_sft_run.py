@@ -252,7 +252,10 @@ def test_skipped_samples_carry_no_loss_and_are_listed(
     files = write_run(tmp_path)
     (tmp_path / "media" / "6.mp4").unlink()
     (tmp_path / "media" / "5-1.jpg").write_bytes(b"")
-    settings = settings_for(files, "skipped", steps=2, samples_per_step=12, loader=loader, dtype="float64")
+    held_out = EvalSettings(data=files["data"], table=files["table"], samples_per_step=5)
+    settings = settings_for(
+        files, "skipped", steps=2, samples_per_step=12, loader=loader, dtype="float64", evaluation=held_out
+    )
     assert rank_pool.run(2, train_on_rank, settings) == [True, True]
     assert sorted(steps_of(settings)[0]["bad_samples"]) == ["sample-5", "sample-6"]
     bad = json.loads((settings.folder / "bad_samples.json").read_text())
@@ -260,6 +263,8 @@ def test_skipped_samples_carry_no_loss_and_are_listed(
     assert "6.mp4" in next(entry["reason"] for entry in bad if entry["sample_id"] == "sample-6")
     first = [entry for entry in bad if entry["step"] == 0]
     assert {entry["joins_step"] for entry in first} == {6}, "behind the last step: the first none can have planned"
+    scored = json.loads((settings.folder / "evaluation.json").read_text())
+    assert (scored["samples"], set(scored["not_loaded"])) == (10, {"sample-5", "sample-6"})
     assert not {entry["replacement"] for entry in first} & {"sample-5", "sample-6"}
 
     data = tmp_path / "good.jsonl"

@@ -15,6 +15,7 @@ from trimtab.loader.step_loader import LoadedStep, StepLoader
 from trimtab.runtime.groups import Ranks
 from trimtab.runtime.packed_batch import PackedBatch
 from trimtab.runtime.vlm import BalancedVLM
+from trimtab.schema.number_of import number_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,12 +26,24 @@ class Accuracy:
         samples: samples with an answer.
         with_pixels, blanked: share answered right, with their pixels and with all pixels at the mean colour.
         right: for each sample id, whether it was answered right with pixels.
+        not_loaded: why, for each sample id that could not be loaded and was not scored.
     """
 
     samples: int
     with_pixels: float
     blanked: float
     right: dict[str, bool]
+    not_loaded: dict[str, str]
+
+    def told(self) -> list[str]:
+        """What a user is told, in lines."""
+        lines = [
+            f"held-out accuracy over {number_of(self.samples, 'sample')}: {self.with_pixels:.1%}, "
+            f"with blanked pixels {self.blanked:.1%}"
+        ]
+        if self.not_loaded:
+            lines.append(f"not scored, as it could not be loaded: {number_of(len(self.not_loaded), 'held-out sample')}")
+        return [*lines, *(f"  {name}: {reason}" for name, reason in self.not_loaded.items())]
 
 
 def evaluate(model: BalancedVLM, loader: StepLoader, steps: int, ranks: Ranks) -> Accuracy:
@@ -38,9 +51,11 @@ def evaluate(model: BalancedVLM, loader: StepLoader, steps: int, ranks: Ranks) -
     model.eval()
     right: dict[str, bool] = {}
     right_blanked: dict[str, bool] = {}
+    not_loaded: dict[str, str] = {}
     with torch.no_grad():
         for _ in range(steps):
             loaded = loader.next()
+            not_loaded |= {one.sample_id: one.reason for one in loaded.bad_samples}
             packs = [pack.to(ranks.device) for pack in loaded.packs]
             right |= _score(model, loaded, packs, ranks)
             right_blanked |= _score(model, loaded, [_blank(pack) for pack in packs], ranks)
@@ -51,6 +66,7 @@ def evaluate(model: BalancedVLM, loader: StepLoader, steps: int, ranks: Ranks) -
         with_pixels=sum(right.values()) / count,
         blanked=sum(right_blanked.values()) / count,
         right=right,
+        not_loaded=not_loaded,
     )
 
 

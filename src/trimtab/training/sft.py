@@ -206,10 +206,8 @@ class SupervisedRun:
             accuracy = evaluate(self._job.model, loader, steps, self._job.ranks)
         finally:
             loader.close()
-        self._progress.say(
-            f"held-out accuracy over {number_of(accuracy.samples, 'sample')}: {accuracy.with_pixels:.1%}, "
-            f"with blanked pixels {accuracy.blanked:.1%}"
-        )
+        for line in accuracy.told():
+            self._progress.say(line)
         if self._folder:
             self._folder.write_json("evaluation.json", asdict(accuracy))
 

@@ -9,7 +9,6 @@ from trimtab.loader.sample_reader import open_reader
 from trimtab.loader.sampler import StepSampler
 from trimtab.loader.step_loader import StepLoader
 from trimtab.loader.step_planner import StepPlanner
-from trimtab.schema.number_of import number_of
 from trimtab.training.evaluate import evaluate
 from trimtab.training.grpo.job import GRPOJob
 from trimtab.training.progress import RunProgress
@@ -23,10 +22,8 @@ def evaluate_held_out(job: GRPOJob, progress: RunProgress, folder: RunFolder | N
         accuracy = evaluate(job.model, loader, steps, job.ranks)
     finally:
         loader.close()
-    progress.say(
-        f"held-out accuracy over {number_of(accuracy.samples, 'sample')}: {accuracy.with_pixels:.1%}, "
-        f"with blanked pixels {accuracy.blanked:.1%}"
-    )
+    for line in accuracy.told():
+        progress.say(line)
     if folder:
         folder.write_json("evaluation.json", asdict(accuracy))
 
