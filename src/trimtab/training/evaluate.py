@@ -81,8 +81,9 @@ def _score(model: BalancedVLM, loaded: LoadedStep, packs: list[PackedBatch], ran
         answered.index_add_(0, rows, torch.ones_like(rows))
     counts = torch.stack([wrong, answered])
     dist.all_reduce(counts, group=ranks.control)
-    ids = loaded.planned.batch.sample_ids
-    return {ids[row]: bool(counts[0, row] == 0) for row in range(size) if counts[1, row] > 0}
+    ids, blank = loaded.planned.batch.sample_ids, {one.sample_id for one in loaded.bad_samples}
+    scored = [row for row in range(size) if counts[1, row] > 0 and ids[row] not in blank]
+    return {ids[row]: bool(counts[0, row] == 0) for row in scored}
 
 
 def _blank(pack: PackedBatch) -> PackedBatch:
