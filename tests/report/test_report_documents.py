@@ -128,16 +128,52 @@ def test_simulate(tmp_path: Path) -> None:
     assert (bucketing[-1], everything[-1]) == ("does not fit", "fits")
     assert "verl-bucketing does not fit: host 3 in data needs 9 GB of 8 (2 such)" in section.text
     assert all("simulated" in chart.title for chart in section.charts)
-    swept = {**document["strategies"][1], "settings": {"max_degree": "4"}}
-    document |= {"sweep": [swept], "recommended": {**swept, "strategy": "all", "fits": True}}
-    _, sweep = shown(tmp_path, document).sections
-    assert sweep.text == ["Recommended: all with max_degree=4; 450 ms a step, fits in memory."]
-    assert rows_of(sweep) == [["all, max_degree=4", "450", "fits"]]
-    document["recommended"] |= {"run": "trimtab train grpo ...", "run_remark": "all is another's way; the nearest"}
+
+
+def test_a_sweep(tmp_path: Path) -> None:
+    def outcome(step_ms: float, tokens: float, **settings: str) -> dict[str, Any]:
+        figures = {"step_ms": step_ms, "tokens_per_gpu_s": tokens, "out_of_memory": []}
+        phases = {"phases": {"update": step_ms}, "attention_ratio": 1.0}
+        return {"name": "all", **figures, **phases, **({"settings": settings} if settings else {})}
+
+    points = [outcome(900.0, 1000.0, max_degree="2"), outcome(800.0, 1100.0, max_degree="4")]
+    points += [outcome(890.0, 1010.0, recompute="true"), outcome(700.0, 1300.0, recompute="false")]
+    best = outcome(600.0, 1500.0, max_degree="4", recompute="false")
+    document: dict[str, Any] = {
+        "simulated": True,
+        "scenario": "mine",
+        "settings": {"max_degree": 2, "recompute": True, "loading": {"prefetch": 2}},
+        "strategies": [outcome(890.0, 1010.0)],
+        "sweep": points,
+        "recommended": {**best, "strategy": "all", "fits": True},
+    }
+    _, sweep, _ = shown(tmp_path, document).sections
+    assert sweep.text[0] == (
+        "Recommended: all with max_degree=4, recompute=false; 600 ms a step, 1,500 tokens / GPU s, fits in memory."
+    )
+    assert rows_of(sweep) == [
+        ["as given", "890", "1,010", "fits"],
+        ["max_degree=2", "900", "1,000", "fits"],
+        ["max_degree=4 (recommended)", "800", "1,100", "fits"],
+        ["recompute=true", "890", "1,010", "fits"],
+        ["recompute=false (recommended)", "700", "1,300", "fits"],
+        ["these together (recommended)", "600", "1,500", "fits"],
+    ]
+    assert sweep.table is not None
+    assert sweep.table.marked == {2, 4, 5}
+    assert [chart.title for chart in sweep.charts] == ["simulated throughput", "simulated step time"]
+    document["recommended"] = {**outcome(890.0, 1010.0), "settings": {}, "strategy": "all", "fits": True}
+    document["sweep"].append(outcome(890.0, 1010.0, **{"loading.prefetch": "2"}))
+    document["recommended"] |= {"run": "trimtab train sft ...", "run_remark": "all is another's way; the nearest"}
     document["recommended"]["doubts"] = ["One step does not tell."]
-    _, sweep = shown(tmp_path, document).sections
-    assert sweep.text[1] == "One step does not tell."
-    assert sweep.text[2] == "all is another's way; the nearest: trimtab train grpo ..."
+    _, sweep, _ = shown(tmp_path, document).sections
+    assert [cells[0] for cells in rows_of(sweep) if cells[0].endswith("(recommended)")] == [
+        "as given (recommended)",
+        "max_degree=2 (recommended)",
+        "recompute=true (recommended)",
+        "loading.prefetch=2 (recommended)",
+    ]
+    assert sweep.text[1:3] == ["One step does not tell.", "all is another's way; the nearest: trimtab train sft ..."]
 
 
 def test_stages(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from trimtab.report.documents.bars import bar_chart
 from trimtab.report.documents.rest import number, rest
+from trimtab.report.documents.simulate_sweep import sweep_sections
 from trimtab.report.figures.theme import colour_of_phase
 from trimtab.report.sections import DataTable, Section
 
@@ -37,7 +38,7 @@ def simulate_sections(document: dict[str, Any]) -> list[Section]:
             table=_table(rows, phases),
             headline=True,
         ),
-        *_sweep(document),
+        *sweep_sections(document),
         *rest(document, {"simulated", "scenario", "strategies", "sweep", "recommended", "left_out"}),
     ]
 
@@ -47,39 +48,6 @@ def _job(document: dict[str, Any]) -> str:
     settings = document.get("settings") or {}
     named = [f"{name} {number(settings[name])}" for name in _OF_JOB if name in settings]
     return f": {', '.join(named)}" if named else ""
-
-
-def _sweep(document: dict[str, Any]) -> list[Section]:
-    """Settings changed one at a time, and what is recommended; nothing where nothing was swept."""
-    points = document.get("sweep") or []
-    if not points:
-        return []
-    best = document["recommended"]
-    names = [f"{point['name']}, {_settings(point)}" for point in points]
-    times = [float(point["step_ms"]) for point in points]
-    fits = ["does not fit" if point["out_of_memory"] else "fits" for point in points]
-    return [
-        Section(
-            title="Sweep (simulated)",
-            text=[
-                f"Recommended: {best['strategy']} with {_settings(best)}; {number(best['step_ms'])} ms a step, "
-                f"{'fits in memory' if best['fits'] else 'does not fit in memory'}.",
-                *map(str, best.get("doubts") or ()),
-                *([f"{best.get('run_remark') or 'run'}: {best['run']}"] if best.get("run") else []),
-            ],
-            charts=[bar_chart("simulated step time", names, {"step": (times, "#2f80ed")}, unit="ms, simulated")],
-            table=DataTable(
-                columns=["strategy, changed setting", "step ms", "memory"],
-                rows=[[name, number(time), fit] for name, time, fit in zip(names, times, fits, strict=True)],
-                note="Simulated.",
-            ),
-            headline=True,
-        )
-    ]
-
-
-def _settings(point: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in point["settings"].items()) or "the settings given"
 
 
 def _table(rows: list[dict[str, Any]], phases: list[str]) -> DataTable:
