@@ -2,20 +2,20 @@
 (async () => {
   dispatchEvent(new Event("beforeprint")); // draws charts that are far below
   await new Promise((done) => setTimeout(done, 1500));
-  const behind = (e) => { // a transparent background is its parent's
-    for (; e; e = e.parentElement) {
-      const colour = getComputedStyle(e).backgroundColor;
-      if (!/, 0\)$/.test(colour)) return colour;
-    }
-    return "rgb(255, 255, 255)";
+  const behind = (e) => { // backgrounds of parents show through one that is not opaque
+    if (!e) return [255, 255, 255];
+    const [r, g, b, a = 1] = getComputedStyle(e).backgroundColor.match(/[\d.]+/g).map(Number);
+    if (a === 1) return [r, g, b];
+    return behind(e.parentElement).map((below, at) => a * [r, g, b][at] + (1 - a) * below);
   };
+  const channels = (colour) => colour.match(/[\d.]+/g).slice(0, 3).map(Number);
   const light = (colour) => { // relative luminance of WCAG
-    const [r, g, b] = colour.match(/[\d.]+/g).slice(0, 3).map((v) => v / 255)
+    const [r, g, b] = colour.map((v) => v / 255)
       .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
   const contrast = (e, property) => {
-    const [a, b] = [light(getComputedStyle(e)[property]), light(behind(e))];
+    const [a, b] = [light(channels(getComputedStyle(e)[property])), light(behind(e))];
     return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
   };
   const all = (selector) => [...document.querySelectorAll(selector)];

@@ -10,6 +10,7 @@ import pytest
 from headless_browser import Browser, find_browser
 from report_cases import row, write_grpo, write_run
 
+from trimtab.cli.main import main
 from trimtab.report.build import build_report
 from trimtab.report.html_page import write_page
 
@@ -20,6 +21,7 @@ pytestmark = [
 ]
 
 MEASURES = (Path(__file__).parent / "page_measures.js").read_text()
+TEXT_MEASURES = (Path(__file__).parent / "text_measures.js").read_text()
 FIRST_BARS = "document.querySelector('figure:has(input) .chart').data.map((trace) => trace.x[0])"
 
 
@@ -80,3 +82,20 @@ def test_a_change_to_dark_recolours_charts_already_drawn(browser: Browser, page:
     browser.evaluate(MEASURES)
     browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
     assert browser.evaluate(MEASURES)["tick_contrast"] >= 4.5
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_sweeps_text_is_whole_on_a_phone_too(
+    browser: Browser, width: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["ranks=8", "shards=8", "batch_size=16", "steps=1", "strategies=[all,verl-bucketing]", "--sweep", "--json"]
+    assert main(["simulate", "flexrl-video-heavy", *words]) == 0
+    (tmp_path / "sweep.json").write_text(capsys.readouterr().out)
+    report = build_report([tmp_path / "sweep.json"])
+    write_page(tmp_path / "sweep.html", report.title, report.groups, written=datetime(2026, 1, 2))
+    browser.open((tmp_path / "sweep.html").as_uri(), width=width)
+    found = browser.evaluate(TEXT_MEASURES)
+    assert found["outside"] == [], "a label leaves its chart"
+    assert found["touching"] == 0, "labels of an axis touch"
+    assert found["broken"] == [], "a name is broken within a word"
+    assert found["page_width"] <= width

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from report_cases import row, write_grpo, write_pair, write_run
 
+from trimtab.report.breakable import breakable
 from trimtab.report.build import Report, build_report
 from trimtab.report.figures.thinning import TABLE_ROWS, bins, evenly, medians
 from trimtab.report.html_page import render_page
@@ -41,6 +42,18 @@ def test_variants_stand_side_by_side_baseline_first(tmp_path: Path) -> None:
     assert any(
         text.startswith("Against baseline, balanced is 1.33x as fast, paired by step (") for text in summary.text
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("loading.workers_per_rank=12", "loading.<wbr>workers_<wbr>per_<wbr>rank=12"),
+        ("0.95 of 1_000, a/b", "0.95 of 1_000, a/<wbr>b"),
+        ("<b>x.y", "&lt;b&gt;x.<wbr>y"),
+    ],
+)
+def test_names_may_break_behind_their_joints_only(text: str, shown: str) -> None:
+    assert str(breakable(text)) == shown
 
 
 def test_every_question_has_its_section(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 import trimtab
+from trimtab.report.breakable import breakable
 from trimtab.report.sections import Chart, Group
 from trimtab.schema.output_file import write_output
 
@@ -53,6 +54,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     pages.filters["figure_json"] = _figure_json
+    pages.filters["breakable"] = breakable
     return pages
 
 

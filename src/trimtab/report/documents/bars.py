@@ -37,7 +37,7 @@ def bar_chart(
             marker_color=colour,
             hovertemplate="%{y}: " + plain(name) + " %{x:.4g}<extra></extra>",
         )
-    figure.update_xaxes(nticks=5, tickangle=0)  # on a phone there is no room for more, nor for slanted ones
+    figure.update_xaxes(nticks=4, tickangle=0)  # a phone has no room for more, nor for slanted ones
     figure.update_yaxes(autorange="reversed", type="category")
     if one_line:
         figure.add_vline(x=1, line_dash="dot", line_color="#8b95a1")

@@ -41,8 +41,8 @@ def sweep_sections(document: dict[str, Any]) -> list[Section]:
                 f"Strategy {best['strategy']} throughout, one setting changed at a time.",
             ],
             charts=[
-                _chart("simulated throughput", tried, "tokens_per_gpu_s", "tokens / GPU s, simulated"),
-                _chart("simulated step time", tried, "step_ms", "ms, simulated"),
+                _chart("simulated throughput", tried, "tokens_per_gpu_s", "tokens / GPU s"),
+                _chart("simulated step time", tried, "step_ms", "ms"),
             ],
             table=DataTable(
                 columns=["setting", "step ms", "tokens / GPU s", "memory"],
