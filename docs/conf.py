@@ -21,6 +21,8 @@ nitpicky = True
 templates_path: list[str] = []
 
 _REPOSITORY = "https://github.com/trimtab/trimtab/blob/main/"
+_CODE = re.compile(r'(?<=<span class="pre">)[^<]+')
+_JOINT = re.compile(r"([._/=,|])(?=[A-Za-z&])")
 _LINK_OUT = re.compile(r"(?<!!)(\[[^\]]*\])\(\.\./")
 
 
@@ -29,6 +31,14 @@ def link_to_the_repository(app: Any, page: str, source: list[str]) -> None:
     source[0] = _LINK_OUT.sub(rf"\1({_REPOSITORY}", source[0])
 
 
+def break_names(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Long names in text may break behind their joints, where a copy has nothing; options stay with their dashes."""
+    if "body" in context:
+        joined = _CODE.sub(lambda name: _JOINT.sub(r"\1<wbr>", name[0]), context["body"])
+        context["body"] = joined.replace('<span class="pre">--', '<span class="pre option">--')
+
+
 def setup(app: Any) -> None:
     """Register what the site needs beyond its extensions."""
     app.connect("source-read", link_to_the_repository)
+    app.connect("html-page-context", break_names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import sys
 from pathlib import Path
 
@@ -64,3 +65,12 @@ def test_source_files_that_a_page_names_exist(page: Path) -> None:
     known = {f"/{path.relative_to(ROOT)}" for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
     named = re.findall(r"`([\w./-]+/[\w-]+\.py)(?:: \w+(?:\(\))?)?`", page.read_text(encoding="utf-8"))
     assert [name for name in named if not any(path.endswith(f"/{name}") for path in known)] == []
+
+
+def test_the_sites_names_may_break_behind_their_joints_and_options_stay_whole() -> None:
+    configured = runpy.run_path(str(ROOT / "docs" / "conf.py"))
+    context = {"body": '<p>a.b <span class="pre">loading.ship_bandwidth=1e9</span> <span class="pre">--json</span></p>'}
+    configured["break_names"](None, "page", "page.html", context, None)
+    assert context["body"] == (
+        '<p>a.b <span class="pre">loading.<wbr>ship_<wbr>bandwidth=1e9</span> <span class="pre option">--json</span></p>'
+    )
