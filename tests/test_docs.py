@@ -69,8 +69,8 @@ def test_source_files_that_a_page_names_exist(page: Path) -> None:
 
 def test_the_sites_names_may_break_behind_their_joints_and_options_stay_whole() -> None:
     configured = runpy.run_path(str(ROOT / "docs" / "conf.py"))
-    context = {"body": '<p>a.b <span class="pre">loading.ship_bandwidth=1e9</span> <span class="pre">--json</span></p>'}
+    context = {"body": '<p>a.b <span class="pre">loading.ship_rate=1e9</span> <span class="pre">--json</span></p>'}
     configured["break_names"](None, "page", "page.html", context, None)
     assert context["body"] == (
-        '<p>a.b <span class="pre">loading.<wbr>ship_<wbr>bandwidth=1e9</span> <span class="pre option">--json</span></p>'
+        '<p>a.b <span class="pre">loading.<wbr>ship_<wbr>rate=1e9</span> <span class="pre option">--json</span></p>'
     )
