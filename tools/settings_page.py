@@ -118,7 +118,7 @@ def settings_page() -> str:
         "## The vision encoder in a loop of your own: `EncoderBalanceSettings`\n",
         _table(list(settings_of(EncoderBalanceSettings)), "EncoderBalanceSettings."),
         "## A simulated job: `trimtab simulate`\n",
-        "Written `name=value` behind the scenario, or in its YAML file. "
+        "Written `name=value` behind the scenario, or in its YAML file, which must say `data` and `model`. "
         "[What is assumed, and where from](simulate.md#what-is-assumed).\n",
         _table(list(settings_of(Scenario)), "Scenario."),
     ]
