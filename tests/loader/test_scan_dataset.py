@@ -2,6 +2,7 @@
 
 import errno
 import json
+import threading
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -114,8 +115,10 @@ def test_a_full_disk_is_named_by_the_journal(tmp_path: Path, scanner: Scanner, m
     journal = ScanJournal(tmp_path / "t.journal", fingerprint="")
     monkeypatch.setattr(journal, "_stream", full)
     monkeypatch.setattr("trimtab.loader.scan.ScanJournal", lambda *_, **__: journal)
-    with pytest.raises(MetadataError, match=r"t\.journal: the scan's journal cannot be kept \(No space left"):
+    with pytest.raises(MetadataError, match=r"t\.journal: the scan's journal cannot be kept \(No space left") as caught:
         scanner.scan(dataset(tmp_path, ask("good.png", id="a")), journal=tmp_path / "t.journal", workers=1)
+    left = [thread.name for thread in threading.enumerate() if "ThreadPoolExecutor" in thread.name]
+    assert left == [], f"they wait until {caught!r} is forgotten, and may deadlock then"
 
 
 def test_a_stopped_scan_goes_on_and_a_grown_dataset_costs_what_is_new(

@@ -118,7 +118,9 @@ def test_what_is_wrong_with_a_shard_is_named(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"no\.tar: not a readable tar"):
         open_dataset(tmp_path / "no.tar")
     shard = write_shard(tmp_path / "s.tar", {"a.png": picture("red"), "b.json": b"{", "c.json": b"[]"})
-    for row, problem in enumerate((r"s\.tar:a: has neither", r"s\.tar:b: b\.json is not valid", "holds a JSON list")):
+    for row, problem in enumerate(
+        (r"s\.tar:a: has neither", r"s\.tar:b: b\.json is not valid", "JSON object, found a list")
+    ):
         with pytest.raises(DatasetError, match=problem):
             open_dataset(shard)[row]
 

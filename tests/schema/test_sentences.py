@@ -13,4 +13,4 @@ def test_one_is_singular() -> None:
 def test_a_skipped_sample_is_told_with_what_replaces_it() -> None:
     entry = {"step": 3, "sample_id": "a", "reason": "cut off", "replacement": "b", "joins_step": 9}
     assert told(entry, steps=10) == "step 3, a: cut off; b joins step 9"
-    assert told(entry, steps=9).endswith("; b joins step 9, if the run is resumed with more than 9 steps")
+    assert told(entry, steps=7).endswith("; b joins step 9, if the run is resumed with more than 9 steps")

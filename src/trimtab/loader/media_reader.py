@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from trimtab.errors import MetadataError
 from trimtab.loader.executors.decode_task import DecodeTask
-from trimtab.loader.sources import Dataset, open_dataset
-from trimtab.media.archive_member import parse_member
+from trimtab.loader.scanned_dataset import open_scanned
+from trimtab.loader.sources import Dataset, VisualSource
 from trimtab.schema.geometry import VisionGeometry
 from trimtab.schema.table import UNKNOWN, MetadataTable
 
@@ -19,26 +20,32 @@ class MediaReader:
     def __init__(self, table: MetadataTable, dataset: Dataset, geometry: VisionGeometry) -> None:
         """Read the media of ``table``, scanned from ``dataset`` for ``geometry``."""
         self.table, self.dataset, self.geometry = table, dataset, geometry
+        self._last_read: tuple[int, tuple[VisualSource, ...]] = (-1, ())
 
     def decode_task(self, row: int, visual: int, frame_start: int, frame_stop: int) -> DecodeTask:
         """The task that decodes temporal patches of the ``visual``-th visual of a sample.
 
         Raises:
-            DatasetError: the media lies in the record, which cannot be read, or outside the allowed roots.
+            DatasetError: the record cannot be read, or its media lies outside the allowed roots.
         """
         described = self.table.visual(int(self.table.visual_offsets[row]) + visual)
-        self.dataset.allowed.check(described.source, f"sample {self.table.sample_ids[row].as_py()}")
-        data = None
-        if "#" in described.source and parse_member(described.source) is None:
-            place = int(self.table.dataset_index[row]), int(self.table.dataset_row[row])
-            data = self.dataset.conversation(*place).visuals[visual].data
+        source = self._visuals(row)[visual]
         return DecodeTask(
-            visual=described,
+            visual=replace(described, source=source.uri),
             geometry=self.geometry,
             frame_start=frame_start,
             frame_stop=frame_stop,
-            data=data,
+            data=source.data,
         )
+
+    def _visuals(self, row: int) -> tuple[VisualSource, ...]:
+        """What the record names: where that lies is decided now, not when it was scanned."""
+        last, visuals = self._last_read
+        if last != row:
+            place = int(self.table.dataset_index[row]), int(self.table.dataset_row[row])
+            visuals = self.dataset.conversation(*place).visuals
+            self._last_read = row, visuals
+        return visuals
 
 
 def open_media_reader(
@@ -48,7 +55,7 @@ def open_media_reader(
     *,
     allowed_roots: Sequence[str | Path] = (),
 ) -> MediaReader:
-    """Open the dataset a table was scanned from; see ``open_dataset`` for the other arguments.
+    """Open the dataset a table was scanned from; see ``open_scanned`` for the other arguments.
 
     Raises:
         MetadataError: the table was made from other files, or by something else than a scan.
@@ -56,6 +63,4 @@ def open_media_reader(
     """
     if table.geometry is None or (table.dataset_row == UNKNOWN).any():
         raise MetadataError("the table does not say where its samples lie; make it with `trimtab scan`")
-    dataset = open_dataset(data, root, allowed_roots=allowed_roots)
-    table.check_files(dataset.files)
-    return MediaReader(table, dataset, table.geometry)
+    return MediaReader(table, open_scanned(table, data, root, allowed_roots=allowed_roots), table.geometry)

@@ -18,7 +18,8 @@ from trimtab.loader.collate import PackableSample
 from trimtab.loader.conversation import TrainOn, encode
 from trimtab.loader.executors.decode_task import DecodeTask
 from trimtab.loader.media_reader import MediaReader
-from trimtab.loader.sources import Conversation, Dataset, open_dataset
+from trimtab.loader.scanned_dataset import open_scanned
+from trimtab.loader.sources import Conversation, Dataset
 from trimtab.loader.tokenizer import load_tokenizer
 from trimtab.media.geometry import seconds_per_patch
 from trimtab.media.visual import frame_rate
@@ -172,8 +173,7 @@ def open_reader(
     table = read_table(table_path)
     if (table.dataset_row == UNKNOWN).any():
         raise MetadataError(f"{table_path}: does not say where its samples lie; make it with `trimtab scan`")
-    dataset = open_dataset(list(data), root, allowed_roots=allowed_roots)
-    table.check_files(dataset.files)
+    dataset = open_scanned(table, list(data), root, allowed_roots=allowed_roots)
     geometry = table.geometry or checkpoint.geometry
     of_model = checkpoint.geometry
     table.check_geometry(

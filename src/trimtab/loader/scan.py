@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -114,7 +114,11 @@ class Scanner:
             )
             raise DatasetError(f"{many}: {bad[0].where}: {bad[0].reason}")
         table = MetadataTable.from_samples(
-            _with_unique_ids(samples, locations), geometry=self.geometry, files=dataset.files, locations=locations
+            _with_unique_ids(samples, locations),
+            geometry=self.geometry,
+            files=dataset.files,
+            locations=locations,
+            root=dataset.root or "",
         )
         without_loss = int((table.loss_tokens == 0).sum())
         return ScanResult(table=table, bad=tuple(bad), without_loss=without_loss)
@@ -158,8 +162,9 @@ class Scanner:
         known = [journal.known(dataset, row) if journal is not None else None for row in range(len(dataset))]
         fresh = [row for row, sample in enumerate(known) if sample is None]
         scan = _RowScan(self, dataset, fresh, fingerprint)
-        scanned = map_rows(scan, len(fresh), workers=workers, place=place, ray_address=ray_address)
-        try:
+        results = map_rows(scan, len(fresh), workers=workers, place=place, ray_address=ray_address)
+        # closed here: collected later, in any thread, it would wait for its own threads, which can deadlock
+        with closing(results) as scanned, closing(journal) if journal is not None else nullcontext():
             for sample in known:
                 if sample is not None:
                     yield sample
@@ -168,9 +173,6 @@ class Scanner:
                 if journal is not None and isinstance(found, SampleMetadata):
                     journal.add(key, found)
                 yield found
-        finally:
-            if journal is not None:
-                journal.close()
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Literal, TypeVar
 
@@ -20,8 +20,8 @@ _CHUNKS_IN_FLIGHT = 2
 
 def map_rows(
     scan: Callable[[int], Result], rows: int, *, workers: int, place: Place, ray_address: str | None = None
-) -> Iterator[Result]:
-    """``scan`` of each row, in order.
+) -> Generator[Result, None, None]:
+    """``scan`` of each row, in order; who stops early must close it, which ends the workers.
 
     Args:
         scan: of one row; picklable unless ``place`` is "threads".
@@ -43,13 +43,15 @@ def map_rows(
     else:
         pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
     waiting: deque[Future[list[Result]]] = deque()
-    with pool:
+    try:
         for chunk in chunks:
             waiting.append(pool.submit(_scan_chunk, scan, chunk))
             if len(waiting) == workers * _CHUNKS_IN_FLIGHT:
                 yield from waiting.popleft().result()
         while waiting:
             yield from waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _scan_chunk(scan: Callable[[int], Result], chunk: Sequence[int]) -> list[Result]:
@@ -58,7 +60,7 @@ def _scan_chunk(scan: Callable[[int], Result], chunk: Sequence[int]) -> list[Res
 
 def _on_ray(
     scan: Callable[[int], Result], chunks: Sequence[range], workers: int, address: str | None
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     try:
         import ray
 

@@ -21,6 +21,7 @@ def in_background(source: Iterator[T]) -> Iterator[T]:
     """
     ready: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
     wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    ended = threading.Event()
 
     def prepare() -> None:
         try:
@@ -28,6 +29,8 @@ def in_background(source: Iterator[T]) -> Iterator[T]:
                 ready.put((next(source), None))
         except BaseException as error:  # raised in the consumer's thread
             ready.put((None, error))
+        finally:
+            ended.set()
 
     thread = threading.Thread(target=prepare, name="trimtab-balance", daemon=True)
     thread.start()
@@ -44,4 +47,4 @@ def in_background(source: Iterator[T]) -> Iterator[T]:
             yield item
     finally:
         wanted.put(False)
-        thread.join()
+        ended.wait()  # Thread.join can deadlock where an abandoned loop is collected while another thread starts

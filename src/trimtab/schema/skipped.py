@@ -37,5 +37,5 @@ def told(entry: dict[str, Any], *, steps: int) -> str:
     """
     joins = f"{entry['replacement']} joins step {entry['joins_step']}"
     if entry["joins_step"] >= steps:
-        joins = f"{joins}, if the run is resumed with more than {steps} steps"
+        joins = f"{joins}, if the run is resumed with more than {entry['joins_step']} steps"
     return f"step {entry['step']}, {entry['sample_id']}: {entry['reason']}; {joins}"

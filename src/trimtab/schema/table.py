@@ -53,12 +53,13 @@ class MetadataTable:
         visual_offsets: int64 [N + 1]; visuals of sample i are rows ``visual_offsets[i]:visual_offsets[i + 1]``.
         is_video: bool [V].
         grid_thw: int64 [V, 3], patches before merging.
-        sources: string [V].
+        sources: string [V], where each lay when it was scanned.
         width, height, frames, token_offset: int64 [V], or UNKNOWN.
         seconds: float64 [V], or NaN.
         merge_size: patches merged into one token along each spatial axis.
         geometry: what the grids were made for, or None where the file does not say.
         files: the dataset files.
+        root: folder or URL the scan was told that relative media paths start from; "" for each file's own.
 
     Raises:
         MetadataError: there is no sample, a count is negative, a weight is not a number, a grid is not positive or not
@@ -83,6 +84,7 @@ class MetadataTable:
     merge_size: int
     geometry: VisionGeometry | None = None
     files: tuple[DatasetFile, ...] = ()
+    root: str = ""
 
     def __post_init__(self) -> None:
         _check_samples(self)
@@ -99,6 +101,7 @@ class MetadataTable:
         merge_size: int = 2,
         files: Sequence[DatasetFile] = (),
         locations: Sequence[tuple[int, int]] | None = None,
+        root: str = "",
     ) -> MetadataTable:
         """Turn samples into a table.
 
@@ -108,6 +111,7 @@ class MetadataTable:
             merge_size: used where there is no geometry.
             files: the dataset files.
             locations: (file index, row in the file) of each sample.
+            root: see the class.
 
         Raises:
             MetadataError: see the class.
@@ -133,6 +137,7 @@ class MetadataTable:
             merge_size=geometry.merge_size if geometry else merge_size,
             geometry=geometry,
             files=tuple(files),
+            root=root,
         )
 
     @cached_property

@@ -139,7 +139,7 @@ def _to_arrow(table: MetadataTable) -> pa.Table:
 
 def _key_values(table: MetadataTable) -> dict[str, str]:
     geometry = table.geometry.to_metadata() if table.geometry else {"merge_size": str(table.merge_size)}
-    return {**geometry, "files": json.dumps([asdict(file) for file in table.files])}
+    return {**geometry, "files": json.dumps([asdict(file) for file in table.files]), "root": table.root}
 
 
 def _from_arrow(arrow: pa.Table) -> MetadataTable:
@@ -169,6 +169,7 @@ def _from_arrow(arrow: pa.Table) -> MetadataTable:
         merge_size=geometry.merge_size if geometry else int(metadata.get("merge_size", _FLAT_MERGE)),
         geometry=geometry,
         files=tuple(DatasetFile(**file) for file in json.loads(metadata.get("files", "[]"))),
+        root=metadata.get("root", ""),
     )
 
 

@@ -172,7 +172,7 @@ class SFTSettings:
         model: folder of a Transformers vision-language model with its tokenizer.
         data: dataset files or URLs, in the order they were scanned.
         table: metadata table written by ``trimtab scan``.
-        root: folder relative media paths start from; each dataset file's own by default.
+        root: folder relative media paths start from; by default what the scan was given, else each dataset file's own.
         train_on: which assistant turns enter the loss; as in the scan.
         name: results go to ``<runs>/<name>/<balanced|baseline|observed>/``.
         runs: folder of all runs.

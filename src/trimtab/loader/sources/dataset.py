@@ -21,14 +21,13 @@ from trimtab.schema.table import DatasetFile
 class Dataset:
     """Conversations of files one after another; rows are read when asked for.
 
-    Args:
-        files: the opened files.
+    Attributes:
         root: folder relative media paths start from; each file's own folder where None.
         allowed: where media may lie.
     """
 
     def __init__(self, files: Sequence[RecordFile], root: str | None, allowed: AllowedRoots) -> None:
-        self._files, self._root = tuple(files), root
+        self._files, self.root = tuple(files), root
         self.allowed = allowed
         self._stops = np.cumsum([len(file) for file in files])
 
@@ -62,7 +61,7 @@ class Dataset:
             DatasetError: the record cannot be read; names file and line, and the remedy.
         """
         file = self._files[file_index]
-        root = self._root or folder_of(file.location)
+        root = self.root or folder_of(file.location)
         return read_conversation(file.record(row), file.where(row), root, (file.location, row), self.allowed)
 
     def digest(self) -> str:

@@ -22,7 +22,7 @@ from trimtab.loader.executors.open import open_executor
 from trimtab.loader.executors.protocol import MediaExecutor
 from trimtab.loader.sample_reader import SampleReader, open_reader
 from trimtab.loader.sampler import StepSampler
-from trimtab.loader.sources import open_dataset
+from trimtab.loader.scanned_dataset import open_scanned
 from trimtab.loader.tokenizer import load_tokenizer
 from trimtab.planning.settings import PlanSettings
 from trimtab.runtime.agreement import agree_on_value
@@ -133,7 +133,7 @@ def build_grpo_job(settings: GRPOSettings, ranks: Ranks) -> GRPOJob:
     register_fsdp_forward_method(model, "encode_visuals")
     prompts = PromptReader(
         reader.table,
-        open_dataset(list(settings.data), settings.root, allowed_roots=settings.loader.allowed_roots),
+        open_scanned(reader.table, list(settings.data), settings.root, allowed_roots=settings.loader.allowed_roots),
         geometry=reader.geometry,
         family=checkpoint.family,
         tokenizer=tokenizer,
