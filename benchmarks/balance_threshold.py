@@ -78,7 +78,7 @@ def report_rounds(report: Report, found: list[list[Round]]) -> None:
     above = predicted >= threshold
     if above.any() and not report.quick:
         what = f"balanced / as it came from a predicted gain of {threshold:g} on, paired median"
-        report.checks.append(Check.below(what, median(ratio[above].tolist()), 1.0))
+        report.checks.append(Check.below(what, median(ratio[above].tolist()), 1.0, timed=True))
 
 
 def main() -> int:

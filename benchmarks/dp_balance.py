@@ -217,7 +217,7 @@ def report_loop(report: Report, case: str, variants: Sequence[str], found: list[
         report.cases.append(Case.of(case, f"trimtab / {other}, paired", "ratio", ratios))
         if not report.quick:  # two rounds of a few milliseconds decide nothing
             what = f"{case}: busiest rank, trimtab / {other}, paired median"
-            report.checks.append(Check.below(what, median(ratios), limit))
+            report.checks.append(Check.below(what, median(ratios), limit, timed=True))
 
 
 def main() -> int:

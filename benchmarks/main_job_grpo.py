@@ -133,10 +133,10 @@ def report_of(rows: list[dict[str, Any]], *, quick: bool) -> Report:
         report.cases.append(Case.of("step time / baseline, paired by round", variant, "ratio", ratios))
     busiest = {name: median(busiest_ratios(steps, name, rounds)) for name in ("baseline", "both")}
     evened = (busiest["both"] - 1.0) / max(busiest["baseline"] - 1.0, 1e-9)
-    report.checks.append(Check.below("uneven processor time, both / baseline", evened, 1.0))
+    report.checks.append(Check.below("uneven processor time, both / baseline", evened, 1.0, timed=True))
     if not quick:  # a few steps say nothing of wall time on a busy machine
         both = median(paired_ratios(steps, "both", rounds))
-        report.checks.append(Check.below("both / baseline, median paired step time", both, 1.0))
+        report.checks.append(Check.below("both / baseline, median paired step time", both, 1.0, timed=True))
     report.checks.append(Check.below("steps whose replies differ between variants", differing(steps, rounds), 0.5))
     return report
 

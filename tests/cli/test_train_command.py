@@ -169,6 +169,14 @@ def test_an_unforeseen_error_ends_the_run_with_its_traceback(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+def test_ranks_leave_no_semaphore_behind(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    _, said = start(tmp_path, "steps=1", "lora.rank=2").communicate(timeout=110)
+    assert "model written" in said
+    assert "leaked" not in said
+
+
+@pytest.mark.slow
 def test_torchrun_brings_its_own_ranks(tmp_path: Path) -> None:
     write_run(tmp_path)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "trimtab"]

@@ -50,6 +50,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(summary))
     else:
+        if args.steps or args.grpo_steps:
+            Console().print("shortened: so few steps teach and time little; leave out --steps for figures to go by")
         Console().print(f"report: {page}", soft_wrap=True, highlight=False, markup=False)
     return 0
 

@@ -20,6 +20,7 @@ from trimtab.loader.settings import LoaderSettings
 from trimtab.report.comparison import Comparison, compare
 from trimtab.report.comparison_table import comparison_table
 from trimtab.report.run_records import read_steps
+from trimtab.schema.number_of import number_of
 from trimtab.training.grpo.by_turns import GRPOByTurns, time_by_turns
 from trimtab.training.grpo.replies import differences
 from trimtab.training.grpo.run import train_grpo
@@ -167,12 +168,18 @@ def results(learning: GRPOSettings) -> dict[str, Any]:
     """Rewards of the first and last steps, and held-out accuracy with and without pixels."""
     steps = [json.loads(line) for line in (learning.folder / "steps.jsonl").read_text().splitlines()]
     rewards = [step["reward_mean"] for step in steps]
+    compared = _compared(len(steps))
     accuracy = json.loads((learning.folder / "evaluation.json").read_text())
     return {
-        "reward": {"first10": round(fmean(rewards[:_COMPARED]), 4), "last10": round(fmean(rewards[-_COMPARED:]), 4)},
+        "reward": {"first10": round(fmean(rewards[:compared]), 4), "last10": round(fmean(rewards[-compared:]), 4)},
         "grpo_steps": len(steps),
         "accuracy": {name: accuracy[name] for name in ("samples", "with_pixels", "blanked")},
     }
+
+
+def _compared(steps: int) -> int:
+    """Steps at either end that are compared: of a run too short for ten each, half."""
+    return min(_COMPARED, max(1, steps // 2))
 
 
 def _replies(folder: Path) -> list[dict[str, Any]]:
@@ -183,8 +190,9 @@ def _print(comparison: Comparison, summary: dict[str, Any], folder: Path) -> Non
     console = Console()
     console.print(comparison_table(comparison))
     reward, accuracy = summary["reward"], summary["accuracy"]
+    ends = number_of(_compared(summary["grpo_steps"]), "step")
     console.print(
-        f"mean reward of the first {_COMPARED} steps {reward['first10']:.3f}, of the last {reward['last10']:.3f}; "
+        f"mean reward of the first {ends} {reward['first10']:.3f}, of the last {reward['last10']:.3f}; "
         f"held-out accuracy {accuracy['with_pixels']:.1%}, with blanked pixels {accuracy['blanked']:.1%}"
     )
     replies = summary["float32_replies"]

@@ -26,16 +26,3 @@ class SkippedSample:
     def to_json(self) -> dict[str, Any]:
         """An entry of ``bad_samples.json``, without its step."""
         return asdict(self)
-
-
-def told(entry: dict[str, Any], *, steps: int) -> str:
-    """One line of the list that ends a run.
-
-    Args:
-        entry: of ``bad_samples.json``.
-        steps: of the whole run.
-    """
-    joins = f"{entry['replacement']} joins step {entry['joins_step']}"
-    if entry["joins_step"] >= steps:
-        joins = f"{joins}, if the run is resumed with more than {entry['joins_step']} steps"
-    return f"step {entry['step']}, {entry['sample_id']}: {entry['reason']}; {joins}"

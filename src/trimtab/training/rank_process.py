@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from tqdm import tqdm
+
 from trimtab.errors import TrimtabError
 
 RunRank = Callable[..., int]
@@ -57,6 +59,7 @@ def serve_rank(
         "MASTER_PORT": str(port),
     }
     threading.Thread(target=_end_with_parent, args=(connection,), daemon=True).start()
+    tqdm.set_lock(threading.RLock())  # its own lock is a semaphore of the system, which leaving at once would leak
     outcome = _run(run, arguments)
     connection.send(outcome)
     # a failed rank leaves at once: waiting for its peers in destructors would hold up the news

@@ -12,9 +12,8 @@ from trimtab.report.prediction import rank_error_of
 from trimtab.runtime.groups import Ranks
 from trimtab.runtime.loss import gradient_scale, step_loss
 from trimtab.runtime.peak_memory import take_peak_memory_bytes
-from trimtab.schema.number_of import number_of
-from trimtab.schema.skipped import told
 from trimtab.training import checkpoint
+from trimtab.training.bad_samples import bad_sample_lines
 from trimtab.training.calibrate import measure_costs
 from trimtab.training.evaluate import evaluate
 from trimtab.training.export import export
@@ -126,14 +125,8 @@ class SupervisedRun:
         if predicted:
             say(str(predicted))
         bad = self._folder.bad_samples() if self._folder else []
-        if bad:
-            names = {entry["sample_id"] for entry in bad}
-            say(
-                f"{number_of(len(names), 'sample')} could not be loaded and carried no loss, "
-                f"{number_of(len(bad), 'time')} in all:"
-            )
-        for entry in bad:
-            say(f"  {told(entry, steps=settings.steps)}")
+        for line in bad_sample_lines(bad, what="sample", outcome="carried no loss", steps=settings.steps):
+            say(line)
 
     def close(self) -> None:
         """Stop loading."""

@@ -6,8 +6,7 @@ import time
 
 from trimtab.errors import TrainingError
 from trimtab.runtime.groups import Ranks
-from trimtab.schema.number_of import number_of
-from trimtab.schema.skipped import told
+from trimtab.training.bad_samples import bad_sample_lines
 from trimtab.training.export import export
 from trimtab.training.grpo import resume
 from trimtab.training.grpo.held_out import evaluate_held_out
@@ -103,10 +102,8 @@ class GRPORun:
         if settings.evaluation.data:
             evaluate_held_out(job, self._progress, self._folder)
         bad = self._folder.bad_samples() if self._folder else []
-        if bad:
-            say(f"{number_of(len(bad), 'prompt')} could not be loaded, replaced by others:")
-        for entry in bad:
-            say(f"  {told(entry, steps=settings.steps)}")
+        for line in bad_sample_lines(bad, what="prompt", outcome="left their steps shorter", steps=settings.steps):
+            say(line)
 
     def close(self) -> None:
         """End this rank's processes."""
