@@ -37,6 +37,16 @@ def test_the_module_runs_as_a_program() -> None:
     assert (done.returncode, done.stdout.split()[0]) == (0, "trimtab")
 
 
+def test_output_that_cannot_be_written_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "trimtab", "plan", "--demo", "--ranks", "4", "--batch-size", "16"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "trimtab: its output cannot be written (No space left on device); free space or send it elsewhere\n"
+    )
+
+
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         entry.main(["--help"])
@@ -85,6 +95,7 @@ def write_command(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str, *, o
         ("def run(a): raise KeyboardInterrupt", 130, "interrupted"),
         ("def run(a): raise ModuleNotFoundError(name='torch.nn')", 2, "needs torch.nn; pip install 'trimtab[train]'"),
         ("def run(a): raise ModuleNotFoundError(name='plotly')", 2, "pip install 'trimtab[report]'"),
+        ("def run(a): raise MemoryError('Unable to allocate 14.9 GiB')", 2, "out of memory (Unable to allocate 14.9"),
     ],
 )
 def test_failures_become_one_line_and_an_exit_code(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -14,6 +16,7 @@ from trimtab.errors import SettingsError, TrimtabError
 
 BAD_INPUT = 2
 INTERRUPTED = 130
+_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
 
 _EXTRA_OF_PACKAGE = {
     "torch": "train",
@@ -38,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = next((command for command in COMMANDS if words and words[0] == command.name), None)
     try:
         if command is not None:
-            return _run(command, words[1:])
+            code = _run(command, words[1:])
+            sys.stdout.flush()  # where output cannot be written it must be known now
+            return code
         _overview().parse_args(words or ["--help"])
         return 0
     except TrimtabError as error:
@@ -53,6 +58,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe left; Python would complain again at exit
         return 0
+    except OSError as error:
+        if error.errno not in _NOT_WRITTEN or error.filename is not None:
+            raise
+        _drop_output()
+        return _fail(f"its output cannot be written ({error.strerror}); free space or send it elsewhere", BAD_INPUT)
+    except MemoryError as error:
+        return _fail(f"out of memory ({error or 'this machine has too little'}); ask for less at a time", BAD_INPUT)
+
+
+def _drop_output() -> None:
+    """Python would try once more at exit, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Parser(argparse.ArgumentParser):
