@@ -16,6 +16,7 @@ from trimtab.planning.settings import PlanSettings
 from trimtab.planning.step import plan_step
 from trimtab.planning.validate import validate_plan
 from trimtab.planning.workloads import generated_batch
+from trimtab.simulate.decode_pool import DecodePool
 from trimtab.simulate.embeddings import sent_tokens
 from trimtab.simulate.job import Job
 from trimtab.simulate.packed_plans import plan_as_packed
@@ -122,6 +123,20 @@ def test_a_slow_controller_is_the_step() -> None:
         for step in rows
     ]
     assert found.phases["data"] == pytest.approx(np.mean(seconds) * 1e3, rel=1e-6)
+
+
+def test_the_shared_cores_decode_the_longest_first() -> None:
+    """As ShadowLoader's scheduler does: nothing ahead, so the exposed data time is that schedule's length."""
+    settings = LoadingSettings(workers_per_rank=1, prefetch=0, preprocess_pixels=1e5)
+    job = job_with(task="grpo", ranks=4, batch_size=64, loading=settings)
+    job = replace(job, cluster=free_links())
+    step = next(job.workload.steps(64, [job.scenario.seed, 1]))
+    visuals = job.workload.visuals_of(step.rows)
+    seconds = job.workload.decode_pixels[visuals] / job.cluster.host.decode_pixels
+    seconds = seconds + job.workload.kept_pixels[visuals] / settings.preprocess_pixels
+    longest_first = DecodePool(4).decode(0.0, np.sort(seconds)[::-1])
+    assert DecodePool(4).decode(0.0, seconds) > longest_first, "or this tells nothing"
+    assert result_of(job, "loader-only").phases["data"] == pytest.approx(longest_first * 1e3, rel=1e-6)
 
 
 def test_the_steps_that_count_are_the_same_whatever_is_prefetched() -> None:

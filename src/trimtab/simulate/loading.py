@@ -61,6 +61,8 @@ class Loading:
             workload.decode_pixels[visuals] / self._job.cluster.host.decode_pixels
             + workload.kept_pixels[visuals] / settings.preprocess_pixels
         )
+        if self.loader == "shadow":
+            seconds = np.sort(seconds)[::-1]  # as its scheduler: in a step the longest first
         if self.loader != "ranks":
             done = self._pools[0].decode(may_start, seconds)
             if timeline is not None:
