@@ -125,6 +125,15 @@ def test_a_slow_controller_is_the_step() -> None:
     assert found.phases["data"] == pytest.approx(np.mean(seconds) * 1e3, rel=1e-6)
 
 
+def test_where_not_even_the_state_fits_no_cap_makes_plans_share_every_sample() -> None:
+    job = text_job([8000, *[300] * 63], ranks=8, batch_size=64)
+    full = replace(job, cluster=replace(load_cluster("h800"), device_memory=job.kept_bytes * 0.9))
+    whole, shared = result_of(full, "whole-sample"), result_of(full, "all")
+    assert whole.out_of_memory
+    assert shared.out_of_memory
+    assert shared.step_ms <= whole.step_ms * 1.001
+
+
 def test_the_shared_cores_decode_the_longest_first() -> None:
     """As ShadowLoader's scheduler does: nothing ahead, so the exposed data time is that schedule's length."""
     settings = LoadingSettings(workers_per_rank=1, prefetch=0, preprocess_pixels=1e5)

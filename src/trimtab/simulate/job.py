@@ -73,7 +73,8 @@ class Job:
         """Most tokens of a rank's micro-batch: as asked for, or as device memory holds.
 
         A plan that keeps samples whole must take the longest one whatever memory holds; what then overflows is
-        predicted and shown. The same where not even the model's state fits.
+        predicted and shown. Where not even the model's state fits, any plan may take it: no cap would help, and times
+        are told as if memory sufficed.
 
         Args:
             strategy: that plans.
@@ -89,6 +90,8 @@ class Job:
                 f"micro_batch_tokens={scenario.micro_batch_tokens} is below {least}, the share of a sample of "
                 f"{longest} tokens at the largest degree, {degree}; raise it, as the trainer would ask, or max_degree"
             )
+        if self.kept_bytes >= self.memory_limit:
+            least = longest
         return max(scenario.micro_batch_tokens or scenario.pack_length or self.room_tokens, least)
 
     @cached_property
