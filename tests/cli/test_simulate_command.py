@@ -14,6 +14,7 @@ import pytest
 
 from trimtab.cli import simulate
 from trimtab.cli.main import main
+from trimtab.report.build import build_report
 from trimtab.simulate.bundled import scenario_names
 
 SMALL = ("ranks=8", "batch_size=16", "steps=1", "shards=8", "loading.prefetch=0")
@@ -134,6 +135,54 @@ def test_a_sweep_tries_each_value(capsys: pytest.CaptureFixture[str]) -> None:
     assert result["recommended"]["strategy"] == "all"
 
 
+def test_what_is_the_job_itself_is_tabulated_and_not_recommended(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["flexrl-video-heavy", *SMALL, "strategies=[all]", "--sweep", "seed=0,1,2", "batch_size=16,32"]
+    result = printed(capsys, *words)
+    assert len({point["tokens_per_gpu_s"] for point in result["sweep"]}) > 1
+    assert result["recommended"]["settings"] == {}
+    assert result["not_recommended"] == ["seed", "batch_size"]
+    assert simulate.run(words) == 0
+    assert "not recommended, as it is the job itself or assumed: seed, batch_size" in capsys.readouterr().out
+
+
+def test_page_and_command_and_json_recommend_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["model=qwen2.5-vl-7b", "cluster=h100", "ranks=16", "batch_size=64", "steps=1"]
+    words = [flat_table(tmp_path / "meta.parquet"), *arguments, "strategies=[all]", "--sweep"]
+    result = printed(capsys, *words)
+    best = result["recommended"]
+    tried = {(*point["settings"].items(),): point["standing"] for point in result["sweep"]}
+    assert {pair for (pair,), standing in tried.items() if standing == "recommended"} == {*best["settings"].items()}
+    degrees = [point["settings"]["max_degree"] for point in result["sweep"] if "max_degree" in point["settings"]]
+    assert degrees == ["1", "2", "4"]  # of 28 heads
+    assert tried[("max_degree", "4"),] == "as given"
+    assert "balance.max_degree=4" in best["run"]
+    assert "pack_tokens" in result["without_effect"]
+    document = tmp_path / "sweep.json"
+    document.write_text(json.dumps(result))
+    group = build_report([document]).document_groups[0]
+    table = next(section.table for section in group.sections if section.title.startswith("Sweep"))
+    assert table is not None
+    marked = {table.rows[row][0].removesuffix(" (recommended)") for row in table.marked}
+    assert marked - {"these together"} == {f"{name}={value}" for name, value in best["settings"].items()}
+    assert simulate.run(words) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    (line,) = [line for line in captured.out.splitlines() if line.startswith("no effect on all: ")]
+    assert "pack_tokens (4096, 16384, 65536)" in line
+    assert "few or none are shared here" in line
+
+
+def test_degrees_that_heads_do_not_allow_are_told_as_what_they_act_as(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["flexrl-video-heavy", *SMALL, "strategies=[all]", "--json", "--sweep", "max_degree=2,3,8"]
+    assert simulate.run(words) == 0
+    captured = capsys.readouterr()
+    assert [point["settings"] for point in json.loads(captured.out)["sweep"]] == [
+        {"max_degree": "2"},
+        {"max_degree": "8"},
+    ]
+    assert "max_degree=3: not possible with these heads and ranks; it acts as the next lower of 2, 8" in captured.err
+
+
 def test_a_setting_behind_the_sweep_is_a_setting(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--sweep", "max_degree=1,8", "strategies=[all,loader-only]", *SMALL]
     result = printed(capsys, "flexrl-video-heavy", *words)
@@ -179,6 +228,8 @@ def test_the_trace_is_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["mine.parquet", "ranks=8"], "mine.parquet is a metadata table: say what is trained on it, model=NAME"),
         (["flexrl-image-heavy", "--sweep", "max_degree"], "--sweep max_degree: write setting=value,value"),
         (["flexrl-image-heavy", "--sweep", "max_degree=1,,2"], "write setting=value,value"),
+        (["flexrl-image-heavy", "--sweep", "strategies=all,as-is"], "write strategies=[a,b] as a setting"),
+        (["flexrl-image-heavy", "--sweep", "name=a,b"], "it only names the report"),
         (["flexrl-image-heavy", "--sweep", "max_degree=0,2"], "max_degree=0 must be at least 1"),
         (["flexrl-image-heavy", "--sweep", "degrees=1,2"], "unknown setting degrees"),
         (["flexrl-image-heavy", "--sweep", "p_max=1,2", "max_degree=2,4"], "swept twice"),

@@ -138,6 +138,9 @@ def test_a_sweep(tmp_path: Path) -> None:
 
     points = [outcome(900.0, 1000.0, max_degree="2"), outcome(800.0, 1100.0, max_degree="4")]
     points += [outcome(890.0, 1010.0, recompute="true"), outcome(700.0, 1300.0, recompute="false")]
+    standings = ("as given", "recommended", "as given", "recommended")
+    points = [{**point, "standing": standing} for point, standing in zip(points, standings, strict=True)]
+    points.append(outcome(890.0, 1010.0, pack_tokens="1"))
     best = outcome(600.0, 1500.0, max_degree="4", recompute="false")
     document: dict[str, Any] = {
         "simulated": True,
@@ -145,6 +148,8 @@ def test_a_sweep(tmp_path: Path) -> None:
         "settings": {"max_degree": 2, "recompute": True, "loading": {"prefetch": 2}},
         "strategies": [outcome(890.0, 1010.0)],
         "sweep": points,
+        "without_effect": ["pack_tokens"],
+        "not_recommended": [],
         "recommended": {**best, "strategy": "all", "fits": True},
     }
     _, sweep, _ = shown(tmp_path, document).sections
@@ -153,26 +158,26 @@ def test_a_sweep(tmp_path: Path) -> None:
     )
     assert rows_of(sweep) == [
         ["as given", "890", "1,010", "fits"],
-        ["max_degree=2", "900", "1,000", "fits"],
+        ["max_degree=2 (as given)", "900", "1,000", "fits"],
         ["max_degree=4 (recommended)", "800", "1,100", "fits"],
-        ["recompute=true", "890", "1,010", "fits"],
+        ["recompute=true (as given)", "890", "1,010", "fits"],
         ["recompute=false (recommended)", "700", "1,300", "fits"],
         ["these together (recommended)", "600", "1,500", "fits"],
     ]
+    assert sweep.text[-1] == "No effect: pack_tokens."
     assert sweep.table is not None
     assert sweep.table.marked == {2, 4, 5}
     assert [chart.title for chart in sweep.charts] == ["simulated throughput", "simulated step time"]
     document["recommended"] = {**outcome(890.0, 1010.0), "settings": {}, "strategy": "all", "fits": True}
-    document["sweep"].append(outcome(890.0, 1010.0, **{"loading.prefetch": "2"}))
+    document["sweep"] = [{**point, "standing": ""} for point in points] + [outcome(1.0, 2.0, seed="1")]
+    document["not_recommended"] = ["seed"]
     document["recommended"] |= {"run": "trimtab train sft ...", "run_remark": "all is another's way; the nearest"}
     document["recommended"]["doubts"] = ["One step does not tell."]
     _, sweep, _ = shown(tmp_path, document).sections
     assert [cells[0] for cells in rows_of(sweep) if cells[0].endswith("(recommended)")] == [
         "as given (recommended)",
-        "max_degree=2 (recommended)",
-        "recompute=true (recommended)",
-        "loading.prefetch=2 (recommended)",
     ]
+    assert sweep.text[-1] == "Not recommended, as it is the job itself or assumed: seed."
     assert sweep.text[1:3] == ["One step does not tell.", "all is another's way; the nearest: trimtab train sft ..."]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simulate_cases import small
 
 from trimtab.simulate.doubt import doubts
@@ -22,6 +24,17 @@ def result(name: str, *milliseconds: float) -> StrategyResult:
         attention_ratio=1.0,
         out_of_memory=[],
         planning_ms=0.0,
+    )
+
+
+def uneven(name: str, *steps: tuple[float, int]) -> StrategyResult:
+    """Of steps with some milliseconds and tokens on one device."""
+    seconds, tokens = sum(each for each, _ in steps) / 1e3, sum(count for _, count in steps)
+    return replace(
+        result(name, *(each for each, _ in steps)),
+        tokens=tokens,
+        tokens_per_gpu_s=tokens / seconds,
+        token_seconds=tuple(each / 1e3 / count for each, count in steps),
     )
 
 
@@ -62,3 +75,10 @@ def test_a_change_that_may_not_pay_is_named() -> None:
     (said,) = doubted(base, changed=changed)
     assert said.startswith("max_degree=4 may not pay: 3.8% less time a token, give or take 6.")
     assert doubted(base, changed=result("all", 8, 24, 8, 24)) == []
+
+
+def test_a_lead_is_of_the_figure_that_choice_was_made_by() -> None:
+    base = uneven("all", (10.0, 1000), (40.0, 4000))
+    changed = uneven("all", (12.0, 1000), (36.0, 4000))  # faster over all, by the mean of its steps slower
+    (said,) = doubted(base, changed=changed)
+    assert said.startswith("max_degree=4 may not pay: 4.0% less time a token")

@@ -12,17 +12,16 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from trimtab.cli.simulate_tables import print_recommendation, print_simulation, print_sweep
+from trimtab.cli.simulate_sweep import run_sweep
+from trimtab.cli.simulate_tables import print_simulation
 from trimtab.cli.simulated_job import DEFAULT_SWEEP, PIPELINE_SWEEP, SimulatedJob
 from trimtab.errors import SettingsError
 from trimtab.schema.output_file import check_writable, write_output
 from trimtab.simulate.bundled import scenario_names
-from trimtab.simulate.doubt import doubts
-from trimtab.simulate.how_to_run import how_to_run
 from trimtab.simulate.job import Job
-from trimtab.simulate.run import Simulation, StrategyResult, simulate
+from trimtab.simulate.run import Simulation, simulate
 from trimtab.simulate.scenario import Scenario
-from trimtab.simulate.sweep import Overrides, fastest, parse_sweep, recommend, sweep
+from trimtab.simulate.sweep import parse_sweep
 from trimtab.simulate.timeline import chrome_trace
 
 _OPTION = re.compile(r"^--(?P<name>[A-Za-z][\w.-]*)(?P<rest>=.*)?$", re.DOTALL)
@@ -56,28 +55,7 @@ def run(arguments: Sequence[str]) -> int:
     if swept is None:
         _print(args.json, job, found)
         return 0
-    return _sweep(args.json, maker, job, found, swept)
-
-
-def _sweep(as_json: bool, maker: SimulatedJob, job: Job, found: Simulation, swept: dict[str, list[str]]) -> int:
-    base = fastest(found)
-    with Console(stderr=True).status("sweeping") as status:
-
-        def at(changed: Overrides) -> StrategyResult:
-            status.update("sweeping " + " ".join(f"{name}={value}" for name, value in changed.items()))
-            return simulate(maker.job({**changed, "strategies": f"[{base.name}]"})).strategies[0]
-
-        points = sweep(swept, at)
-        best = recommend(base, points, at)
-        run, doubted = how_to_run(maker.job(best.settings), best.strategy), doubts(found, best)
-    if as_json:
-        listed = [point.to_json() for tried in points.values() for point in tried]
-        print(json.dumps({**found.to_json(), "sweep": listed, "recommended": best.to_json(run, doubted)}))
-        return 0
-    print_simulation(job, found)
-    print_sweep(base, points)
-    print_recommendation(found, best, run, doubted)
-    return 0
+    return run_sweep(args.json, maker, job, found, swept)
 
 
 def _print(as_json: bool, job: Job, found: Simulation) -> None:

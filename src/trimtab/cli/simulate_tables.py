@@ -16,7 +16,8 @@ from trimtab.simulate.run import Simulation, StrategyResult
 from trimtab.simulate.simulated_step import PHASES
 from trimtab.simulate.sweep import Recommendation, SweepPoint
 
-_BAR = 30
+_BAR = 28
+_OF_EXCHANGES = frozenset({"pack_below", "pack_tokens"})
 
 
 def print_simulation(job: Job, found: Simulation) -> None:
@@ -65,33 +66,72 @@ def _headline(job: Job) -> str:
     )
 
 
-def print_sweep(base: StrategyResult, points: Mapping[str, Sequence[SweepPoint]]) -> None:
-    """A small table with bars for each setting."""
+def print_sweep(
+    base: StrategyResult,
+    points: Mapping[str, Sequence[SweepPoint]],
+    standings: Mapping[tuple[str, str], str],
+    idle: Sequence[str],
+) -> None:
+    """A small table for each setting, with bars of the time for a token.
+
+    Args:
+        base: with nothing changed.
+        points: what was tried of each setting.
+        standings: whether a value is the one given or recommended.
+        idle: settings none of whose values makes a difference; said in a sentence.
+    """
     console = Console()
-    longest = max((point.result.step_ms for tried in points.values() for point in tried), default=1.0)
+    slowest = min((_speed(point) for tried in points.values() for point in tried if _speed(point)), default=1.0)
     for name, tried in points.items():
+        if name in idle:
+            continue
         title = Text(f"{base.name}: {name}", style="italic")
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=title, title_justify="left")
         table.add_column("value", justify="right", no_wrap=True)
         for heading in ("step s", "time a token", "tokens/GPU/s"):
             table.add_column(heading, justify="right", no_wrap=True)
-        table.add_column("fits")
-        table.add_column("", no_wrap=True)
+        for heading in ("fits", "", ""):
+            table.add_column(heading, no_wrap=True)
         for point in tried:
-            result = point.result
+            speed = _speed(point)
             table.add_row(
                 Text(point.settings[name]),
-                _seconds(result.step_ms),
-                f"{base.tokens_per_gpu_s / result.tokens_per_gpu_s - 1:+.1%}" if result.tokens_per_gpu_s else "-",
-                f"{result.tokens_per_gpu_s:.0f}",
-                "no" if result.out_of_memory else "yes",
-                "█" * round(_BAR * result.step_ms / longest) if longest else "",
+                _seconds(point.result.step_ms),
+                f"{base.tokens_per_gpu_s / speed - 1:+.1%}" if speed else "-",
+                f"{speed:.0f}",
+                "no" if point.result.out_of_memory else "yes",
+                standings[name, point.settings[name]],
+                "█" * round(_BAR * slowest / speed) if speed else "",
             )
         print_whole(console, table)
+    if idle:
+        tried_of = (f"{name} ({', '.join(point.settings[name] for point in points[name])})" for name in idle)
+        line = f"no effect on {base.name}: {'; '.join(tried_of)}{_why_idle(idle)}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def print_recommendation(found: Simulation, best: Recommendation, run: HowToRun, doubts: Sequence[str]) -> None:
-    """What to run, what it would bring, how sure that is, and how the trainer is told so."""
+def _speed(point: SweepPoint) -> float:
+    return point.result.tokens_per_gpu_s
+
+
+def _why_idle(idle: Sequence[str]) -> str:
+    if not _OF_EXCHANGES & {*idle}:
+        return ""
+    return ". Packs of exchanges save latency of short samples that ranks share, and few or none are shared here"
+
+
+def print_recommendation(
+    found: Simulation, best: Recommendation, run: HowToRun, doubts: Sequence[str], fixed: Sequence[str]
+) -> None:
+    """What to run, what it would bring, how sure that is, and how the trainer is told so.
+
+    Args:
+        found: every strategy with the settings as given.
+        best: the recommendation.
+        run: its command.
+        doubts: of other steps.
+        fixed: settings swept that are no choice.
+    """
     console, first, result = Console(), found.strategies[0], best.result
     steps = _steps(found.scenario.steps)
     changes = " ".join(f"{name}={value}" for name, value in best.settings.items()) or "the settings as given"
@@ -109,6 +149,8 @@ def print_recommendation(found: Simulation, best: Recommendation, run: HowToRun,
             f"nothing fits in memory (simulated); the nearest is strategy {best.strategy}, {changes}: {overflows}",
             "  take more ranks, pipeline.stages or tensor_parallel, or smaller media (media.*)",
         ]
+    if fixed:
+        lines.append(f"not recommended, as it is the job itself or assumed: {', '.join(fixed)}")
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 

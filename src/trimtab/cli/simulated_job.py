@@ -33,6 +33,7 @@ PIPELINE_SWEEP = (
 )
 _NEEDED = {"data": "a metadata table or a named data set", "model": "what is trained on it"}
 _FILES = ("data", "model", "cluster")
+_DEGREE = "max_degree"
 
 
 class SimulatedJob:
@@ -66,9 +67,7 @@ class SimulatedJob:
     def job(self, changed: Overrides) -> Job:
         """The job with settings changed."""
         scenario = self._scenario(changed)
-        if scenario.model not in self._architectures:
-            self._architectures[scenario.model] = load_architecture(scenario.model)
-        architecture = self._architectures[scenario.model]
+        architecture = self._architecture(scenario)
         if not is_table(scenario.data):
             return job_of(scenario, architecture)
         if scenario.data not in self._tables:
@@ -81,15 +80,39 @@ class SimulatedJob:
         words = PIPELINE_SWEEP if self._scenario({}).pipeline.stages else DEFAULT_SWEEP
         legal = []
         for name, values in parse_sweep(words).items():
-            fitting = [value for value in values if self._suits(name, value)]
+            fitting = self.acting({name: [value for value in values if self._suits(name, value)]})[name]
             legal += [f"{name}={','.join(fitting)}"] if fitting else []
         return legal
+
+    def acting(self, swept: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+        """The values swept as they act, each once: a degree is the next that heads and ranks allow."""
+        return {
+            name: list(dict.fromkeys(self.degree(value) if name == _DEGREE else value for value in values))
+            for name, values in swept.items()
+        }
+
+    def degree(self, value: str | None = None) -> str:
+        """What a largest degree acts as; by default the one given."""
+        scenario = self._scenario({} if value is None else {_DEGREE: value})
+        legal = self._architecture(scenario).language.legal_degrees(min(scenario.max_degree, scenario.data_ranks))
+        return str(max(legal, default=1))
+
+    def is_given(self, name: str, value: str) -> bool:
+        """Whether a setting has this value, or acts so, without being changed."""
+        if name == _DEGREE and self.degree(value) == self.degree():
+            return True
+        return self._scenario({name: value}) == self._scenario({})
 
     def check(self, swept: Mapping[str, Sequence[str]]) -> None:
         """Refuse values the scenario would refuse, before long work."""
         for name, values in swept.items():
             for value in values:
                 self._scenario({name: value})
+
+    def _architecture(self, scenario: Scenario) -> Architecture:
+        if scenario.model not in self._architectures:
+            self._architectures[scenario.model] = load_architecture(scenario.model)
+        return self._architectures[scenario.model]
 
     def _suits(self, name: str, value: str) -> bool:
         try:

@@ -17,8 +17,9 @@ _MOST_STEPS = 64
 def doubts(simulation: Simulation, best: Recommendation) -> list[str]:
     """What other steps might have recommended, a sentence each; none where the recommendation would stay.
 
-    All strategies take the same samples in a step (pipelines: as many packs), so times for a token are compared step by
-    step; the mean difference may be off by two of its standard errors.
+    Leads are of tokens for every device and second, by which the choice is made. All strategies take the same samples
+    in a step (pipelines: as many packs), so times for a token are compared step by step; their mean difference may be
+    off by two of its standard errors.
 
     Args:
         simulation: every strategy, with the settings as given.
@@ -59,7 +60,8 @@ def _of_change(base: StrategyResult, best: Recommendation) -> list[str]:
 def _lead(first: StrategyResult, second: StrategyResult) -> tuple[float, float]:
     """By what share the first takes less time for a token than the second, and how far that may be off."""
     saved = np.subtract(second.token_seconds, first.token_seconds) / np.mean(second.token_seconds)
-    return float(saved.mean()), _ERRORS * float(saved.std(ddof=1)) / math.sqrt(len(saved))
+    lead = 1 - second.tokens_per_gpu_s / first.tokens_per_gpu_s if first.tokens_per_gpu_s else 0.0
+    return lead, _ERRORS * float(saved.std(ddof=1)) / math.sqrt(len(saved))
 
 
 def _remedy(base: StrategyResult, margin: float, error: float) -> str:

@@ -8,6 +8,8 @@ OURS = ("all", "whole-sample", "isf+stages+recompute")
 """Of strategies as fast as each other the first of these is chosen."""
 WORTH_A_CHANGE = 0.01
 """Least share of the time for a token that a change must save."""
+_SEEN = 5e-4
+"""Share of a figure below which it is printed as no change."""
 
 
 def overflow_share(result: StrategyResult) -> float:
@@ -26,3 +28,10 @@ def better(result: StrategyResult, base: StrategyResult) -> bool:
     if over != base_over:
         return over < base_over
     return -speed > -base_speed * (1 + WORTH_A_CHANGE)
+
+
+def alike(result: StrategyResult, base: StrategyResult) -> bool:
+    """Neither speed, nor time of a step, nor what overflows is another."""
+    figures = ((result.tokens_per_gpu_s, base.tokens_per_gpu_s), (result.step_ms, base.step_ms))
+    same = all(abs(one - other) <= _SEEN * other for one, other in figures)
+    return same and overflow_share(result) == overflow_share(base)

@@ -37,7 +37,7 @@ class StrategyResult:
         phases: mean milliseconds of each phase; they add up to the step.
         tokens: language-model tokens of all steps.
         tokens_per_gpu_s: those over their time and devices.
-        token_seconds: time for a token on all devices together, step by step.
+        token_seconds: a device's time for a token, step by step.
         attention_ratio: mean over steps, of the update's plan.
         out_of_memory: the largest overflow of each place and phase.
         planning_ms: mean time the planner took here, for all plans of a step.
@@ -166,7 +166,7 @@ def summed_up(name: str, steps: list[SimulatedStep], ranks: int) -> StrategyResu
         phases={phase: round(value, 3) for phase, value in phases.items()},
         tokens=sum(step.tokens for step in steps),
         tokens_per_gpu_s=round(sum(step.tokens for step in steps) / seconds / ranks, 2) if seconds else 0.0,
-        token_seconds=tuple(step.seconds / max(1, step.tokens) for step in steps),
+        token_seconds=tuple(step.seconds * ranks / max(1, step.tokens) for step in steps),
         attention_ratio=round(float(np.mean([step.attention_ratio for step in steps])), 4),
         out_of_memory=worst([each for step in steps for each in step.overflows]),
         planning_ms=round(float(np.mean([step.planning_seconds for step in steps])) * 1e3, 1),

@@ -1,4 +1,4 @@
-"""What each setting is worth: one varied at a time, then the best of each together; and a recommendation."""
+"""What each setting is worth: one varied at a time, then the best of each choice together; and a recommendation."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trimtab.errors import SettingsError
+from trimtab.simulate.choices import CHOICES, check_sweepable
 from trimtab.simulate.how_to_run import HowToRun
-from trimtab.simulate.merit import OURS, better, merit
+from trimtab.simulate.merit import OURS, alike, better, merit
 from trimtab.simulate.run import Simulation, StrategyResult
 
 ALIASES = {"H_pack": "pack_tokens", "h_pack": "pack_below", "p_max": "max_degree"}
@@ -30,9 +31,9 @@ class SweepPoint:
     settings: dict[str, str]
     result: StrategyResult
 
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-ready dictionary."""
-        return {"settings": self.settings, **self.result.to_json()}
+    def to_json(self, standing: str) -> dict[str, Any]:
+        """A JSON-ready dictionary; ``standing``: "as given", "recommended" or ""."""
+        return {"settings": self.settings, "standing": standing, **self.result.to_json()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ def parse_sweep(words: Sequence[str]) -> dict[str, list[str]]:
     """Values of each setting to try from words like "max_degree=1,2,4,8".
 
     Raises:
-        SettingsError: a word is no such list, a setting is named twice, or there are too many values.
+        SettingsError: a word is no such list, a setting is named twice or cannot be swept, or there are too many.
     """
     swept: dict[str, list[str]] = {}
     for word in words:
@@ -74,6 +75,7 @@ def parse_sweep(words: Sequence[str]) -> dict[str, list[str]]:
         if name in swept:
             raise SettingsError(f"--sweep {word}: {name} is swept twice; list its values once")
         swept[name] = listed
+    check_sweepable(swept)
     points = sum(len(values) for values in swept.values())
     if points > _MOST_POINTS:
         raise SettingsError(f"--sweep has {points} values, more than {_MOST_POINTS}; leave some out")
@@ -106,6 +108,8 @@ def fastest(simulation: Simulation) -> StrategyResult:
 def recommend(base: StrategyResult, points: Mapping[str, Sequence[SweepPoint]], run: Run) -> Recommendation:
     """The best of: nothing changed, every single change, and the best values of all settings together.
 
+    Settings that are no choice, such as ranks, model or data, stay as they were given.
+
     Args:
         base: with nothing changed.
         points: of ``sweep``, for the same strategy.
@@ -114,6 +118,8 @@ def recommend(base: StrategyResult, points: Mapping[str, Sequence[SweepPoint]], 
     candidates = [SweepPoint(settings={}, result=base)]
     together: dict[str, str] = {}
     for name, tried in points.items():
+        if name not in CHOICES:
+            continue
         best = min(tried, key=lambda point: merit(point.result))
         candidates.append(best)
         if better(best.result, base):
@@ -126,3 +132,13 @@ def recommend(base: StrategyResult, points: Mapping[str, Sequence[SweepPoint]], 
     return Recommendation(
         strategy=base.name, settings=best.settings, result=best.result, fits=not best.result.out_of_memory
     )
+
+
+def without_effect(base: StrategyResult, points: Mapping[str, Sequence[SweepPoint]]) -> list[str]:
+    """Settings none of whose values makes a difference.
+
+    Args:
+        base: with nothing changed.
+        points: of ``sweep``, for the same strategy.
+    """
+    return [name for name, tried in points.items() if all(alike(point.result, base) for point in tried)]

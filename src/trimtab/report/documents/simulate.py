@@ -10,6 +10,16 @@ from trimtab.report.documents.simulate_sweep import sweep_sections
 from trimtab.report.figures.theme import colour_of_phase
 from trimtab.report.sections import DataTable, Section
 
+_TOLD = {
+    "simulated",
+    "scenario",
+    "strategies",
+    "sweep",
+    "without_effect",
+    "not_recommended",
+    "recommended",
+    "left_out",
+}
 _OF_JOB = ("task", "model", "data", "cluster", "ranks", "batch_size")
 
 
@@ -39,7 +49,7 @@ def simulate_sections(document: dict[str, Any]) -> list[Section]:
             headline=True,
         ),
         *sweep_sections(document),
-        *rest(document, {"simulated", "scenario", "strategies", "sweep", "recommended", "left_out"}),
+        *rest(document, _TOLD),
     ]
 
 

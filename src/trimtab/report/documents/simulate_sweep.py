@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,16 +10,21 @@ from trimtab.report.documents.bars import bar_chart
 from trimtab.report.documents.rest import number
 from trimtab.report.sections import Chart, DataTable, Section
 
+_BEST = "recommended"
 _TRIED, _RECOMMENDED = "#8b95a1", "#2f80ed"
 
 
 @dataclass(frozen=True)
 class _Tried:
-    """Settings that were simulated, and whether they are the recommended ones."""
+    """Settings that were simulated, and whether they are those given, or recommended."""
 
     label: str
     outcome: Mapping[str, Any]
-    recommended: bool
+    standing: str = ""
+
+    @property
+    def recommended(self) -> bool:
+        return self.standing == _BEST
 
 
 def sweep_sections(document: dict[str, Any]) -> list[Section]:
@@ -39,6 +43,7 @@ def sweep_sections(document: dict[str, Any]) -> list[Section]:
                 *map(str, best.get("doubts") or ()),
                 *([f"{best.get('run_remark') or 'run'}: {best['run']}"] if best.get("run") else []),
                 f"Strategy {best['strategy']} throughout, one setting changed at a time.",
+                *_sentences(document),
             ],
             charts=[
                 _chart("simulated throughput", tried, "tokens_per_gpu_s", "tokens / GPU s"),
@@ -55,22 +60,27 @@ def sweep_sections(document: dict[str, Any]) -> list[Section]:
     ]
 
 
+def _sentences(document: dict[str, Any]) -> list[str]:
+    """What is left out of the figures, and what of them is no advice."""
+    told = {"without_effect": "No effect", "not_recommended": "Not recommended, as it is the job itself or assumed"}
+    return [f"{said}: {', '.join(document[name])}." for name, said in told.items() if document.get(name)]
+
+
 def _tried(document: dict[str, Any]) -> list[_Tried]:
     """What was given, every change, and the changes recommended together."""
-    best, given = document["recommended"], document.get("settings") or {}
+    best, idle = document["recommended"], document.get("without_effect") or ()
     as_given = [row for row in document["strategies"] if row["name"] == best["strategy"]]
-    tried = [_Tried("as given", row, not best["settings"]) for row in as_given]
-    for point in document["sweep"]:
-        wanted = all(str(best["settings"].get(name, _given(given, name))) == value for name, value in _pairs(point))
-        tried.append(_Tried(_settings(point), point, wanted))
+    tried = [_Tried("as given", row, "" if best["settings"] else _BEST) for row in as_given]
+    shown = [point for point in document["sweep"] if not all(name in idle for name, _ in _pairs(point))]
+    tried += [_Tried(_settings(point), point, point.get("standing") or "") for point in shown]
     if len(best["settings"]) > 1:
-        tried.append(_Tried("these together", best, recommended=True))
+        tried.append(_Tried("these together", best, _BEST))
     return tried
 
 
 def _row(tried: _Tried) -> list[str]:
     outcome = tried.outcome
-    name = f"{tried.label} (recommended)" if tried.recommended else tried.label
+    name = f"{tried.label} ({tried.standing})" if tried.standing else tried.label
     fits = "does not fit" if outcome["out_of_memory"] else "fits"
     return [name, number(outcome["step_ms"]), number(outcome["tokens_per_gpu_s"]), fits]
 
@@ -89,11 +99,3 @@ def _pairs(point: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _settings(point: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in _pairs(point))
-
-
-def _given(settings: Mapping[str, Any], name: str) -> str | None:
-    """A setting's value as it is written on the command line, or None where the document does not say."""
-    value: Any = settings
-    for part in name.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return None if value is None else value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,72 @@
+"""``trimtab simulate --sweep``: the fastest strategy with settings varied, and what is recommended of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+
+from rich.console import Console
+
+from trimtab.cli.simulate_tables import print_recommendation, print_simulation, print_sweep
+from trimtab.cli.simulated_job import SimulatedJob
+from trimtab.simulate.choices import no_choices
+from trimtab.simulate.doubt import doubts
+from trimtab.simulate.how_to_run import how_to_run
+from trimtab.simulate.job import Job
+from trimtab.simulate.run import Simulation, StrategyResult, simulate
+from trimtab.simulate.sweep import Overrides, Recommendation, fastest, recommend, sweep, without_effect
+
+
+def run_sweep(as_json: bool, maker: SimulatedJob, job: Job, found: Simulation, swept: Mapping[str, list[str]]) -> int:
+    """Simulate every value, print.
+
+    Args:
+        as_json: one JSON object instead of tables.
+        maker: makes the job with settings changed.
+        job: with nothing changed.
+        found: every strategy of that job.
+        swept: values of each setting.
+    """
+    base, acting = fastest(found), maker.acting(swept)
+    _say_what_acts_otherwise(swept, acting)
+    with Console(stderr=True).status("sweeping") as status:
+
+        def at(changed: Overrides) -> StrategyResult:
+            status.update("sweeping " + " ".join(f"{name}={value}" for name, value in changed.items()))
+            return simulate(maker.job({**changed, "strategies": f"[{base.name}]"})).strategies[0]
+
+        points = sweep(acting, at)
+        best = recommend(base, points, at)
+        run, doubted = how_to_run(maker.job(best.settings), best.strategy), doubts(found, best)
+    standings = {
+        (name, value): _standing(maker, best, name, value) for name, values in acting.items() for value in values
+    }
+    idle, fixed = without_effect(base, points), no_choices(points)
+    if as_json:
+        listed = [
+            point.to_json(standings[name, point.settings[name]]) for name, tried in points.items() for point in tried
+        ]
+        told = {"sweep": listed, "without_effect": idle, "not_recommended": fixed}
+        print(json.dumps({**found.to_json(), **told, "recommended": best.to_json(run, doubted)}))
+        return 0
+    print_simulation(job, found)
+    print_sweep(base, points, standings, idle)
+    print_recommendation(found, best, run, doubted, fixed)
+    return 0
+
+
+def _standing(maker: SimulatedJob, best: Recommendation, name: str, value: str) -> str:
+    if best.settings.get(name) == value:
+        return "recommended"
+    return "as given" if maker.is_given(name, value) else ""
+
+
+def _say_what_acts_otherwise(swept: Mapping[str, list[str]], acting: Mapping[str, list[str]]) -> None:
+    for name, values in swept.items():
+        if others := [value for value in values if value not in acting[name]]:
+            print(
+                f"{name}={','.join(others)}: not possible with these heads and ranks; it acts as the next lower of "
+                f"{', '.join(acting[name])}",
+                file=sys.stderr,
+            )
