@@ -260,3 +260,10 @@ def test_tensor_parallel_ranks_share_the_work_of_one() -> None:
     alone, shared = whole.costs(batch, whole.passes), split.costs(batch, split.passes, tensor_parallel=4)
     assert (shared.language_ns > alone.language_ns / 4).all()
     assert (shared.language_ns < alone.language_ns).all()
+
+
+def test_every_step_is_told_before_it_is_simulated() -> None:
+    told: list[str] = []
+    job = job_with(strategies=("as-is",), loading=LoadingSettings(prefetch=0), steps=2)
+    simulate(job, progress=told.append)
+    assert told == [f"as-is, step {step} of 3" for step in (1, 2, 3)]

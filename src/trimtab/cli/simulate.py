@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import NoReturn
 
-from rich.console import Console
-
 from trimtab.cli.simulate_sweep import run_sweep
 from trimtab.cli.simulate_tables import print_simulation
 from trimtab.cli.simulated_job import DEFAULT_SWEEP, PIPELINE_SWEEP, SimulatedJob
+from trimtab.cli.simulation_progress import SimulationProgress
 from trimtab.errors import SettingsError
 from trimtab.schema.output_file import check_writable, write_output
 from trimtab.simulate.bundled import scenario_names
@@ -43,12 +42,11 @@ def run(arguments: Sequence[str]) -> int:
     if args.timeline is not None:
         check_writable(args.timeline)
     swept = None if args.sweep is None else parse_sweep(args.sweep or maker.default_sweep())
-    console = Console(stderr=True)
-    with console.status("reading") as status:
+    with SimulationProgress() as progress:
         job = maker.job({})
         if swept is not None:
             maker.check(swept)
-        found = simulate(job, draw=args.timeline is not None, progress=lambda name: status.update(f"simulating {name}"))
+        found = simulate(job, draw=args.timeline is not None, progress=lambda at: progress.update(f"simulating {at}"))
     if args.timeline is not None:
         write_output(args.timeline, json.dumps(chrome_trace(found.timelines)))
         print(f"wrote {args.timeline}; open it at https://ui.perfetto.dev", file=sys.stderr)

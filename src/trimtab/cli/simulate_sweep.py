@@ -6,10 +6,9 @@ import json
 import sys
 from collections.abc import Mapping
 
-from rich.console import Console
-
 from trimtab.cli.simulate_tables import print_recommendation, print_simulation, print_sweep
 from trimtab.cli.simulated_job import SimulatedJob
+from trimtab.cli.simulation_progress import SimulationProgress
 from trimtab.simulate.choices import no_choices
 from trimtab.simulate.doubt import doubts
 from trimtab.simulate.how_to_run import how_to_run
@@ -30,11 +29,12 @@ def run_sweep(as_json: bool, maker: SimulatedJob, job: Job, found: Simulation, s
     """
     base, acting = fastest(found), maker.acting(swept)
     _say_what_acts_otherwise(swept, acting)
-    with Console(stderr=True).status("sweeping") as status:
+    with SimulationProgress() as progress:
 
         def at(changed: Overrides) -> StrategyResult:
-            status.update("sweeping " + " ".join(f"{name}={value}" for name, value in changed.items()))
-            return simulate(maker.job({**changed, "strategies": f"[{base.name}]"})).strategies[0]
+            said = "sweeping " + " ".join(f"{name}={value}" for name, value in changed.items())
+            changed_job = maker.job({**changed, "strategies": f"[{base.name}]"})
+            return simulate(changed_job, progress=lambda at: progress.update(f"{said}: {at}")).strategies[0]
 
         points = sweep(acting, at)
         best = recommend(base, points, at)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any
@@ -16,7 +16,7 @@ from trimtab.schema.table import MetadataTable
 from trimtab.simulate.device_memory import Overflow, worst
 from trimtab.simulate.job import Job
 from trimtab.simulate.pipeline import simulate_pipeline
-from trimtab.simulate.scenario import Scenario
+from trimtab.simulate.scenario import SHORT_SAMPLE, Scenario
 from trimtab.simulate.simulated_step import PHASES, SimulatedStep
 from trimtab.simulate.step import simulate_steps, warm_up_steps
 from trimtab.simulate.strategies import strategy_named
@@ -24,7 +24,6 @@ from trimtab.simulate.timeline import Timeline
 from trimtab.simulate.workload import drawn_workload, table_workload
 
 _PIPELINE_WARM_UP = 1
-_SHORT_SAMPLE = 1024  # tokens; packs of such samples are drawn for two steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +112,7 @@ def job_of(scenario: Scenario, architecture: Architecture, table: MetadataTable 
         if scenario.pipeline.stages:
             least *= 4 * scenario.pipeline.batch
         if scenario.pack_length is not None:
-            least *= max(1, scenario.pack_length // _SHORT_SAMPLE)
+            least *= max(1, scenario.pack_length // SHORT_SAMPLE)
         workload = drawn_workload(scenario.data, architecture, scenario.media, least=least, seed=scenario.seed)
     return Job(scenario=scenario, architecture=architecture, cluster=cluster, workload=workload)
 
@@ -124,7 +123,7 @@ def simulate(job: Job, *, draw: bool = False, progress: Callable[[str], None] | 
     Args:
         job: the scenario and what it names.
         draw: keep the spans of every step.
-        progress: told the name of each strategy before it is simulated.
+        progress: told the strategy and step before each is simulated.
 
     Raises:
         SettingsError, InfeasibleError: no strategy could be simulated; why the first could not.
@@ -134,14 +133,13 @@ def simulate(job: Job, *, draw: bool = False, progress: Callable[[str], None] | 
     timelines: list[tuple[str, Timeline]] = []
     first: SettingsError | InfeasibleError | None = None
     for name in job.scenario.compared:
-        if progress is not None:
-            progress(name)
         timeline = Timeline() if draw else None
         strategy = strategy_named(name, job.scenario.task, job.scenario.sync)
         try:
             simulated = simulate_steps if strategy.packing is None else simulate_pipeline
             warm_up = _PIPELINE_WARM_UP if job.scenario.pipeline.stages else warm_up_steps(job)
-            steps = list(islice(simulated(job, strategy, timeline), job.scenario.steps + warm_up))
+            wanted = job.scenario.steps + warm_up
+            steps = _told(name, islice(simulated(job, strategy, timeline), wanted), wanted, progress)
             if len(steps) <= warm_up:
                 raise SettingsError(f"the data do not fill {warm_up + 1} steps of {name!r}; lower batch_size")
         except (SettingsError, InfeasibleError) as error:
@@ -154,6 +152,21 @@ def simulate(job: Job, *, draw: bool = False, progress: Callable[[str], None] | 
     if not found and first is not None:
         raise first
     return Simulation(scenario=job.scenario, strategies=found, refused=refused, timelines=timelines)
+
+
+def _told(
+    name: str, steps: Iterator[SimulatedStep], wanted: int, progress: Callable[[str], None] | None
+) -> list[SimulatedStep]:
+    """All the steps, each told before it is simulated."""
+    found: list[SimulatedStep] = []
+    while len(found) < wanted:
+        if progress is not None:
+            progress(f"{name}, step {len(found) + 1} of {wanted}")
+        step = next(steps, None)
+        if step is None:
+            break
+        found.append(step)
+    return found
 
 
 def summed_up(name: str, steps: list[SimulatedStep], ranks: int) -> StrategyResult:

@@ -13,10 +13,20 @@ from trimtab.simulate.strategies import PIPELINE_STRATEGIES, strategy_named
 
 Task = Literal["sft", "grpo"]
 _LARGEST = 1e18
+_MOST_TOKENS = 2**20  # of a reply
+_MOST_RANKS = 65_536
+_MOST_PREFETCH = 256  # each batch ahead is a step that warms up
+_MOST_A_STEP = 2**18
+_MOST_IN_ALL = 2**22
+"""Sequences and ranks, of a step and of all steps, that are simulated within minutes."""
+SHORT_SAMPLE = 1024
+"""Tokens of the samples that packs filled beforehand are taken to hold."""
 
 
-def check_numbers(settings: Any, least: Mapping[str, float], prefix: str = "") -> None:
-    """Refuse numbers below their least value, not a number or endless.
+def check_numbers(
+    settings: Any, least: Mapping[str, float], prefix: str = "", most: Mapping[str, float] | None = None
+) -> None:
+    """Refuse numbers below their least value, above their largest, not a number or endless.
 
     Raises:
         SettingsError: names the setting, its value and the limit.
@@ -27,6 +37,10 @@ def check_numbers(settings: Any, least: Mapping[str, float], prefix: str = "") -
             check_least(f"{prefix}{name}", value, limit)
             if value > _LARGEST:
                 raise SettingsError(f"{prefix}{name}={value} must be a finite number below {_LARGEST:g}")
+    for name, limit in (most or {}).items():
+        value = getattr(settings, name)
+        if value is not None and value > limit:
+            raise SettingsError(f"{prefix}{name}={value:,} must be at most {limit:,}; lower it")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +51,8 @@ class RolloutSettings:
         tensor_parallel: devices of one engine.
         replies: to one prompt (verl's and EasyR1's Geo3K examples use 5).
         mean_tokens: mean length of a reply (Qwen2.5-VL-7B on Geo3K: 311 to 383; EasyR1's published curves).
-        spread: sigma of its log-normal length; an assumption.
+        spread: sigma of its log-normal length, at most 2, where half of the replies are shorter than 14 % of the mean;
+            an assumption. The cap is applied after it, and lowers the mean.
         max_tokens: cap on a reply (FlexRL: 1,024).
         reference: log-probabilities of a reference model are computed too.
         bandwidth_share: share of the memory bandwidth that generation reaches (aiconfigurator's default).
@@ -60,7 +75,12 @@ class RolloutSettings:
             SettingsError: one is out of range.
         """
         least = {"tensor_parallel": 1, "replies": 1, "mean_tokens": 1, "spread": 0, "max_tokens": 1}
-        check_numbers(self, least, "rollout.")
+        check_numbers(self, least, "rollout.", {"mean_tokens": _MOST_TOKENS, "max_tokens": _MOST_TOKENS, "spread": 2})
+        if self.mean_tokens > self.max_tokens:
+            raise SettingsError(
+                f"rollout.mean_tokens={self.mean_tokens} is above rollout.max_tokens={self.max_tokens}, at which replies "
+                "are cut; change either"
+            )
         for name in ("bandwidth_share", "memory_share"):
             if not 0 < getattr(self, name) <= 1:
                 raise SettingsError(f"rollout.{name}={getattr(self, name)} must lie above 0 and up to 1")
@@ -94,7 +114,9 @@ class LoadingSettings:
             SettingsError: one is out of range.
         """
         least = {"workers_per_rank": 1, "controller_workers": 1, "prefetch": 0, "value_bytes": 1}
-        check_numbers(self, {**least, "preprocess_pixels": 1, "ship_bandwidth": 1}, "loading.")
+        check_numbers(
+            self, {**least, "preprocess_pixels": 1, "ship_bandwidth": 1}, "loading.", {"prefetch": _MOST_PREFETCH}
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +148,9 @@ class MediaSettings:
             SettingsError: one is out of range.
         """
         least = {"video_fps": 0.01, "video_frame_pixels": 784, "video_max_frames": 4, "long_seconds_least": 1}
-        check_numbers(self, {**least, "long_seconds_most": 1, "long_tail": 0.01, "image_min_pixels": 1}, "media.")
+        least |= {"long_seconds_most": 1, "long_tail": 0.01, "image_min_pixels": 1}
+        most = {"video_fps": 1000, "video_frame_pixels": 10**8, "video_max_frames": 10**5, "image_min_pixels": 10**8}
+        check_numbers(self, least, "media.", {**most, "long_seconds_most": 86_400, "long_tail": 100})
         if self.long_seconds_most < self.long_seconds_least:
             raise SettingsError(
                 f"media.long_seconds_most={self.long_seconds_most} is below "
@@ -156,7 +180,7 @@ class PipelineSettings:
         Raises:
             SettingsError: one is out of range.
         """
-        check_numbers(self, {"stages": 0, "batch": 1, "pack_tokens": 1, "pack_tiles": 1}, "pipeline.")
+        check_numbers(self, {"stages": 0, "batch": 1, "pack_tokens": 1, "pack_tiles": 1}, "pipeline.", {"stages": 1024})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +255,8 @@ class Scenario:
         """
         counts = ("ranks", "batch_size", "steps", "tensor_parallel", "shards", "micro_batch_tokens", "pack_length")
         least = dict.fromkeys(("seed", "micro_batch_ms", "pack_below"), 0)
-        check_numbers(self, {**dict.fromkeys(counts, 1), "max_degree": 1, **least, "pack_tokens": 1})
+        least |= dict.fromkeys((*counts, "max_degree", "pack_tokens"), 1)
+        check_numbers(self, least, most={"ranks": _MOST_RANKS, "micro_batch_ms": 1e6})
         for name, known in (("task", get_args(Task)), ("sync", get_args(Sync))):
             if getattr(self, name) not in known:
                 raise SettingsError(f"{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(known)}")
@@ -244,7 +269,7 @@ class Scenario:
                 needs = "no pipeline" if self.pipeline.stages else "pipeline.stages, of at least 1"
                 raise SettingsError(f"strategy {strategy!r} needs {needs}; change either")
         self._check_pipeline()
-
+        self._check_work()
         if self.pack_length is not None and self.task != "sft":
             raise SettingsError(f"pack_length={self.pack_length} needs task=sft: replies are not packed beforehand")
 
@@ -268,6 +293,29 @@ class Scenario:
             raise SettingsError(
                 f"ranks={self.ranks} must be a multiple of pipeline.stages={self.pipeline.stages}, and batch_size="
                 f"{self.batch_size} of the replicas that makes"
+            )
+
+    def _check_work(self) -> None:
+        """Refuse what would take hours."""
+        each, of_each = 1, ""
+        if self.task == "grpo":
+            each, of_each = self.rollout.replies, f" x rollout.replies={self.rollout.replies:,}"
+        elif self.pipeline.stages:
+            each, of_each = self.pipeline.batch, f" x pipeline.batch={self.pipeline.batch:,}"
+        elif self.pack_length is not None:
+            each, of_each = max(1, self.pack_length // SHORT_SAMPLE), f" packs of pack_length={self.pack_length:,}"
+        sequences = self.batch_size * each
+        if sequences > _MOST_A_STEP:
+            raise SettingsError(
+                f"batch_size={self.batch_size:,}{of_each} makes {sequences:,} sequences a step, more than the "
+                f"{_MOST_A_STEP:,} that are simulated; lower it"
+            )
+        warm_up, a_step = self.loading.prefetch + 1, sequences + self.ranks
+        if (work := (self.steps + warm_up) * a_step) > _MOST_IN_ALL:
+            raise SettingsError(
+                f"steps={self.steps:,}, after {warm_up} to warm up, of {sequences:,} sequences on ranks={self.ranks:,} "
+                f"are {work:,} sequences and ranks, more than the {_MOST_IN_ALL:,} that are simulated; "
+                f"set steps={max(1, _MOST_IN_ALL // a_step - warm_up)} or lower batch_size"
             )
 
     @property
