@@ -20,6 +20,7 @@ from trimtab.planning.packing.plain_batches import length_grouped_batches, rando
 from trimtab.planning.packing.sample_loads import PATCHES_PER_TILE, SampleLoads
 from trimtab.planning.packing.settings import PackSettings
 from trimtab.planning.packing.step_time import deal, deal_in_order, dist_by_load
+from trimtab.schema.number_of import number_of
 from trimtab.simulate.run import job_of, simulate
 from trimtab.simulate.scenario import MediaSettings, PipelineSettings, Scenario
 from trimtab.simulate.workload import drawn_workload
@@ -84,7 +85,8 @@ def drawn(count: int, seed: int) -> SampleLoads:
 def ablation(page: Page, steps: int) -> None:
     page.section(
         "Ablation: 6B + 20B on A100, Megatron backend",
-        "Throughput over random batches; GPU-days of the paper turned round. Scenario: `omnibal-6b-20b` as bundled.",
+        f"Throughput over random batches, means of {number_of(steps, 'step')}; GPU-days of the paper turned round. "
+        "Scenario: `omnibal-6b-20b` as bundled.",
     )
     points = [("as bundled", PIPELINE)]
     if not page.quick:

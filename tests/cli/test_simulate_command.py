@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ from trimtab.simulate.bundled import scenario_names
 
 SMALL = ("ranks=8", "batch_size=16", "steps=1", "shards=8", "loading.prefetch=0")
 NEEDED = "data: video-heavy\nmodel: mimo-vl-7b\n"
-ROW = {"name", "step_ms", "phases", "tokens_per_gpu_s", "attention_ratio", "out_of_memory"}
+ROW = {"name", "step_ms", "phases", "tokens_per_step", "tokens_per_gpu_s", "attention_ratio", "out_of_memory"}
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -79,7 +80,9 @@ def test_a_table_of_ones_own_gets_a_recommendation(tmp_path: Path, capsys: pytes
     assert best["step_ms"] <= min(row["step_ms"] for row in result["strategies"])
     assert best["fits"] is True
     assert all(point["settings"] for point in result["sweep"])
-    assert best["run"].startswith("trimtab train sft ... samples_per_step=16 dtype=bfloat16")
+    assert best["run"].startswith(
+        "trimtab train sft model=MODEL data=[DATA] table=TABLE samples_per_step=16 dtype=bfloat16"
+    )
     assert {"recompute=", "balance.max_degree=", "max_tokens_per_micro_batch="} <= set(
         re.findall(r"[\w.]+=", best["run"])
     )
@@ -121,6 +124,29 @@ def test_pipelines_are_compared_by_throughput(capsys: pytest.CaptureFixture[str]
     said = capsys.readouterr().out
     assert f"{gain:.2f} times the throughput of random" in said
     assert "steps hold different tokens" in said
+
+
+PIPELINE = ("omnibal-6b-20b", "batch_size=64", "steps=1", "strategies=[isf+stages]", "--sweep", "seed=0,0")
+
+
+@pytest.mark.parametrize("changed", [(), ("pipeline.pack_tokens=512", "pipeline.stages=2")])
+def test_the_command_that_plans_stages_runs_as_it_stands(
+    changed: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    trimtab, *words = shlex.split(printed(capsys, *PIPELINE, *changed)["recommended"]["run"])
+    assert trimtab == "trimtab"
+    assert words[:4] == ["stages", "--model", "internvl-6b-20b", "--cluster"]
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["predicted_step_ms"] > 0
+
+
+def test_one_stage_leaves_nothing_to_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["omnibal-6b-20b", "pipeline.stages=1", "steps=1", "batch_size=64", "strategies=[isf,isf+stages]"]
+    result = printed(capsys, *words)
+    assert [row["name"] for row in result["strategies"]] == ["isf"]
+    assert result["left_out"] == {
+        "isf+stages": "pipeline.stages=1 leaves nothing to cut, so it is isf; take 2 stages or more"
+    }
 
 
 @pytest.mark.slow

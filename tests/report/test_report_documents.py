@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from trimtab.cli.main import main
+from trimtab.errors import MetadataError
 from trimtab.report.build import build_report
 from trimtab.report.sections import Group, Section
 
@@ -130,6 +131,39 @@ def test_simulate(tmp_path: Path) -> None:
     assert all("simulated" in chart.title for chart in section.charts)
 
 
+def test_steps_that_hold_different_tokens_are_shown_by_time_a_token(tmp_path: Path) -> None:
+    def row(name: str, update: float, tokens: float) -> dict[str, Any]:
+        figures = {"step_ms": update, "phases": {"update": update}, "tokens_per_step": tokens, "tokens_per_gpu_s": 1.0}
+        return {"name": name, **figures, "attention_ratio": 1.0, "out_of_memory": []}
+
+    def bars(rows: list[dict[str, Any]]) -> tuple[str, list[float]]:
+        (section,) = shown(tmp_path, {"simulated": True, "scenario": "mine", "strategies": rows}).sections
+        (chart,) = section.charts
+        return chart.title, json.loads(chart.figure)["data"][0]["x"]
+
+    assert bars([row("random", 900.0, 1000.0), row("isf", 1200.0, 2000.0)]) == (
+        "simulated time of 1,000 tokens by phase",
+        [900.0, 600.0],
+    )
+    assert bars([row("as-is", 900.0, 1000.0), row("all", 600.0, 1000.0)]) == (
+        "simulated time of a step by phase",
+        [900.0, 600.0],
+    )
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"simulated": True, "scenario": "mine", "strategies": []},
+        {"ranks": 8, "batch_size": 16, "batches": 1, "strategies": []},
+        {"name": "mine", "machine": "", "date": "", "cases": [], "checks": []},
+    ],
+)
+def test_nothing_to_show_is_refused(document: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(MetadataError, match=r"printed no \w+, so there is nothing to show; run it again"):
+        shown(tmp_path, document)
+
+
 def test_a_sweep(tmp_path: Path) -> None:
     def outcome(step_ms: float, tokens: float, **settings: str) -> dict[str, Any]:
         figures = {"step_ms": step_ms, "tokens_per_gpu_s": tokens, "out_of_memory": []}
@@ -172,13 +206,18 @@ def test_a_sweep(tmp_path: Path) -> None:
     document["sweep"] = [{**point, "standing": ""} for point in points] + [outcome(1.0, 2.0, seed="1")]
     document["not_recommended"] = ["seed"]
     document["recommended"] |= {"run": "trimtab train sft ...", "run_remark": "all is another's way; the nearest"}
+    document["recommended"]["run_needs"] = "put in MODEL"
     document["recommended"]["doubts"] = ["One step does not tell."]
     _, sweep, _ = shown(tmp_path, document).sections
     assert [cells[0] for cells in rows_of(sweep) if cells[0].endswith("(recommended)")] == [
         "as given (recommended)",
     ]
     assert sweep.text[-1] == "Not recommended, as it is the job itself or assumed: seed."
-    assert sweep.text[1:3] == ["One step does not tell.", "all is another's way; the nearest: trimtab train sft ..."]
+    assert sweep.text[1:4] == [
+        "One step does not tell.",
+        "all is another's way; the nearest: trimtab train sft ...",
+        "Before that: put in MODEL.",
+    ]
 
 
 def test_stages(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 from trimtab.cli.simulated_job import SimulatedJob
 from trimtab.simulate.run import simulate
 
-PAGE = Path(__file__).parents[2] / "docs" / "simulate.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "simulate.md"
 COLUMNS = ("step", "data", "rollout", "inference", "update", "tokens/GPU/s", "attention ratio")
 
 
@@ -32,3 +33,14 @@ def test_the_table_of_the_image_heavy_scenario() -> None:
         for column, text, value in zip(COLUMNS, figures, found, strict=True):
             digits = len(text.partition(".")[2])
             assert f"{value:,.{digits}f}" == text, (name, column)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["simulate.md", "papers.md"])
+def test_the_gains_of_the_pipelines_scenario(page: str) -> None:
+    text = " ".join((DOCS / page).read_text().split())
+    (told,) = re.findall(
+        r"`trimtab simulate omnibal-6b-20b`, over four, prints ([\d.]+), ([\d.]+) and ([\d.]+\d)", text
+    )
+    first, *others = simulate(SimulatedJob("omnibal-6b-20b", []).job({})).strategies
+    assert [f"{row.tokens_per_gpu_s / first.tokens_per_gpu_s:.2f}" for row in others] == list(told)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from simulate_cases import MODEL, job_with
 
 from trimtab.cli.settings_parser import parse_settings
+from trimtab.schema.metadata import SampleMetadata
+from trimtab.schema.table import DatasetFile, MetadataTable
 from trimtab.simulate.how_to_run import how_to_run
 from trimtab.simulate.run import job_of
 from trimtab.simulate.scenario import LoadingSettings, Scenario
@@ -15,14 +20,17 @@ from trimtab.simulate.strategies import KNOWN
 from trimtab.training.grpo.settings import GRPOSettings
 from trimtab.training.settings import SFTSettings
 
-NEEDED = ["model=m", "data=[a.jsonl]", "table=a.parquet"]
+
+def scanned(name: str) -> MetadataTable:
+    """What a scan of one file makes."""
+    sample = SampleMetadata(sample_id="a", text_tokens=9, loss_tokens=3, loss_weight=1.0, visuals=())
+    return MetadataTable.from_samples([sample], files=[DatasetFile(name=name, size=2, rows=1, digest="0" * 16)])
 
 
 def settings_of(command: str, task: str) -> Any:
-    words = command.removeprefix(f"trimtab train {task} ... ").split()
-    if task == "grpo":
-        return parse_settings(GRPOSettings, [*NEEDED, "reward.function=a.py:b", *words], command="trimtab train grpo")
-    return parse_settings(SFTSettings, [*NEEDED, *words], command="trimtab train sft")
+    trimtab, train, named, *words = shlex.split(command)
+    assert [trimtab, train, named] == ["trimtab", "train", task]
+    return parse_settings(GRPOSettings if task == "grpo" else SFTSettings, words, command=f"trimtab train {task}")
 
 
 @pytest.mark.parametrize(
@@ -88,3 +96,30 @@ def test_what_the_trainer_cannot_do_is_said() -> None:
     assert how_to_run(job_of(scenario, MODEL), "all").remark == (
         "the trainer has no tensor_parallel=2 and no balance_vision=false; its nearest to what was simulated"
     )
+
+
+def test_what_a_scenario_does_not_know_stands_in_capitals_and_is_said() -> None:
+    run = how_to_run(job_with(task="grpo"), "all")
+    assert run.command.startswith(
+        "trimtab train grpo model=MODEL data=[DATA] table=TABLE reward.function=FILE.py:NAME samples_per_step=16 "
+    )
+    assert run.needs == (
+        "put in MODEL, the checkpoint's folder; DATA, the dataset's files; FILE.py:NAME, the reward's function; "
+        "image-heavy is no scanned table: `trimtab scan` the dataset first, its --out is TABLE"
+    )
+
+
+def test_a_checkpoint_and_a_scanned_table_stand_in_the_command(tmp_path: Path) -> None:
+    folder = tmp_path / "of mine"
+    folder.mkdir()
+    for name in ("config.json", "train.jsonl"):
+        (folder / name).write_text("{}")
+    table = str(folder / "train.parquet")
+    job = job_with()
+    job = replace(job, scenario=replace(job.scenario, model=str(folder), data=table), table=scanned("train.jsonl"))
+    run = how_to_run(job, "all")
+    found = settings_of(run.command, "sft")
+    assert (found.model, found.data, found.table) == (folder, (str(folder / "train.jsonl"),), Path(table))
+    assert run.needs == ""
+    (folder / "train.jsonl").unlink()
+    assert how_to_run(job, "all").needs == "put in DATA, the dataset's files"

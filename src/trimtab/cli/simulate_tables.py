@@ -142,6 +142,7 @@ def print_recommendation(
         f"in the {steps} simulated (steps=N simulates more of the data)",
         *(f"  {doubt}" for doubt in doubts),
         f"  {run}",
+        *([f"  {run.needs}"] if run.needs else []),
     ]
     if not best.fits:
         overflows = "; ".join(map(str, result.out_of_memory))

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from trimtab.simulate.job import Job
 from trimtab.simulate.merit import OURS
+from trimtab.simulate.stages_command import stages_command
 from trimtab.simulate.strategies import SimulatedStrategy, strategy_named
+from trimtab.simulate.training_inputs import Inputs
 
 _LEAST_PREFETCH = 1  # the trainer always prepares a step ahead
 
@@ -16,12 +18,14 @@ class HowToRun:
     """A command of trimtab's.
 
     Attributes:
-        command: with "..." for model and data, and the reward of GRPO.
+        command: with capitals for what is not known, such as MODEL.
         remark: what it is to the strategy simulated.
+        needs: what must be put in or done before, in one sentence; "" where it runs as it stands.
     """
 
     command: str
     remark: str
+    needs: str = ""
 
     def __str__(self) -> str:
         """One line."""
@@ -37,15 +41,15 @@ def how_to_run(job: Job, name: str) -> HowToRun:
     """
     scenario = job.scenario
     if scenario.pipeline.stages:
-        command = f"trimtab stages --stages {scenario.pipeline.stages} --tokens {scenario.pipeline.pack_tokens} ..."
-        return HowToRun(command=command, remark="cut and recompute (packs: packing=isf or best)")
+        return HowToRun(command=stages_command(job), remark="cut and recompute (packs: packing=isf or best)")
     strategy = strategy_named(name, scenario.task, scenario.sync)
-    remark = "run"
+    remark, inputs = "run", Inputs.of(job)
     if name not in OURS:
         remark = f"{name} is another system's way; trimtab's nearest"
     elif differing := _differing(job, strategy):
         remark = f"the trainer has no {' and no '.join(differing)}; its nearest to what was simulated"
-    return HowToRun(command=f"trimtab train {scenario.task} ... {' '.join(_settings(job, strategy))}", remark=remark)
+    command = f"trimtab train {scenario.task} {inputs} {' '.join(_settings(job, strategy))}"
+    return HowToRun(command=command, remark=remark, needs=inputs.needs)
 
 
 def _differing(job: Job, strategy: SimulatedStrategy) -> list[str]:

@@ -19,6 +19,7 @@ from trimtab.cost.sharding import ExchangeCost, with_degrees
 from trimtab.errors import InfeasibleError
 from trimtab.schema.costs import Costs
 from trimtab.schema.metadata import BatchMetadata
+from trimtab.schema.table import MetadataTable
 from trimtab.simulate.scenario import Scenario
 from trimtab.simulate.strategies import SimulatedStrategy
 from trimtab.simulate.workload import Workload
@@ -36,6 +37,7 @@ class Job:
         architecture: the model.
         cluster: where it runs.
         workload: its samples.
+        table: the metadata table its samples come from, or None where they are drawn.
         measured: costs of whole samples on one device that were measured, or None for those of the architecture.
     """
 
@@ -43,6 +45,7 @@ class Job:
     architecture: Architecture
     cluster: Cluster
     workload: Workload
+    table: MetadataTable | None = None
     measured: Callable[[BatchMetadata], Costs] | None = None
 
     @cached_property

@@ -24,6 +24,7 @@ from trimtab.simulate.timeline import Timeline
 from trimtab.simulate.workload import drawn_workload, table_workload
 
 _PIPELINE_WARM_UP = 1
+_BY_TIME = "isf+stages"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,7 @@ class StrategyResult:
             "name": self.name,
             "step_ms": self.step_ms,
             "phases": self.phases,
+            "tokens_per_step": self.tokens / len(self.token_seconds),
             "tokens_per_gpu_s": self.tokens_per_gpu_s,
             "attention_ratio": self.attention_ratio,
             "out_of_memory": [each.to_json() for each in self.out_of_memory],
@@ -114,7 +116,7 @@ def job_of(scenario: Scenario, architecture: Architecture, table: MetadataTable 
         if scenario.pack_length is not None:
             least *= max(1, scenario.pack_length // SHORT_SAMPLE)
         workload = drawn_workload(scenario.data, architecture, scenario.media, least=least, seed=scenario.seed)
-    return Job(scenario=scenario, architecture=architecture, cluster=cluster, workload=workload)
+    return Job(scenario=scenario, architecture=architecture, cluster=cluster, workload=workload, table=table)
 
 
 def simulate(job: Job, *, draw: bool = False, progress: Callable[[str], None] | None = None) -> Simulation:
@@ -135,6 +137,10 @@ def simulate(job: Job, *, draw: bool = False, progress: Callable[[str], None] | 
     for name in job.scenario.compared:
         timeline = Timeline() if draw else None
         strategy = strategy_named(name, job.scenario.task, job.scenario.sync)
+        if name == _BY_TIME and job.scenario.pipeline.stages == 1:
+            refused[name] = "pipeline.stages=1 leaves nothing to cut, so it is isf; take 2 stages or more"
+            first = first or SettingsError(f"{name}: {refused[name]}")
+            continue
         try:
             simulated = simulate_steps if strategy.packing is None else simulate_pipeline
             warm_up = _PIPELINE_WARM_UP if job.scenario.pipeline.stages else warm_up_steps(job)

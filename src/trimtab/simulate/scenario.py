@@ -16,6 +16,7 @@ _LARGEST = 1e18
 _MOST_TOKENS = 2**20  # of a reply
 _MOST_RANKS = 65_536
 _MOST_PREFETCH = 256  # each batch ahead is a step that warms up
+_MOST_OF_PIPELINES = {"stages": 1024, "pack_tokens": 10**8, "pack_tiles": 10**6}
 _MOST_A_STEP = 2**18
 _MOST_IN_ALL = 2**22
 """Sequences and ranks, of a step and of all steps, that are simulated within minutes."""
@@ -78,8 +79,8 @@ class RolloutSettings:
         check_numbers(self, least, "rollout.", {"mean_tokens": _MOST_TOKENS, "max_tokens": _MOST_TOKENS, "spread": 2})
         if self.mean_tokens > self.max_tokens:
             raise SettingsError(
-                f"rollout.mean_tokens={self.mean_tokens} is above rollout.max_tokens={self.max_tokens}, at which replies "
-                "are cut; change either"
+                f"rollout.mean_tokens={self.mean_tokens} is above rollout.max_tokens={self.max_tokens}, at which "
+                "replies are cut; change either"
             )
         for name in ("bandwidth_share", "memory_share"):
             if not 0 < getattr(self, name) <= 1:
@@ -180,7 +181,9 @@ class PipelineSettings:
         Raises:
             SettingsError: one is out of range.
         """
-        check_numbers(self, {"stages": 0, "batch": 1, "pack_tokens": 1, "pack_tiles": 1}, "pipeline.", {"stages": 1024})
+        check_numbers(
+            self, {"stages": 0, "batch": 1, "pack_tokens": 1, "pack_tiles": 1}, "pipeline.", _MOST_OF_PIPELINES
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,7 +55,7 @@ class Recommendation:
     def to_json(self, run: HowToRun, doubts: Sequence[str]) -> dict[str, Any]:
         """A JSON-ready dictionary; ``run`` is how the trainer is told so, ``doubts`` are of other steps."""
         own = {"strategy": self.strategy, "settings": self.settings, "fits": self.fits}
-        own |= {"run": run.command, "run_remark": run.remark, "doubts": list(doubts)}
+        own |= {"run": run.command, "run_remark": run.remark, "run_needs": run.needs, "doubts": list(doubts)}
         return {**own, **self.result.to_json()}
 
 

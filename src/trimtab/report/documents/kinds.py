@@ -27,23 +27,25 @@ class Kind:
         command: that prints it.
         keys: by which it is known.
         sections: what the page says of it.
+        filled: a key whose value is what the page is about, or "".
     """
 
     command: str
     keys: frozenset[str]
     sections: Callable[[dict[str, Any]], Sequence[Section]]
+    filled: str = ""
 
 
 KINDS = (
-    Kind("trimtab simulate", frozenset({"simulated", "scenario", "strategies"}), simulate_sections),
-    Kind("trimtab plan", frozenset({"ranks", "batch_size", "batches", "strategies"}), plan_sections),
+    Kind("trimtab simulate", frozenset({"simulated", "scenario", "strategies"}), simulate_sections, "strategies"),
+    Kind("trimtab plan", frozenset({"ranks", "batch_size", "batches", "strategies"}), plan_sections, "strategies"),
     Kind("trimtab pack", frozenset({"method", "packs", "lower_bound", "dist_ratio"}), pack_sections),
     Kind("trimtab scan", frozenset({"samples", "images", "videos", "text_tokens"}), scan_sections),
     Kind("trimtab fit", frozenset({"a", "b", "c", "r_squared"}), fit_sections),
     Kind("trimtab stages", frozenset({"stages", "bounds", "predicted_step_ms", "peak_memory_gb"}), stages_sections),
     Kind("trimtab report", frozenset({"report", "groups"}), groups_sections),
     Kind("trimtab demo", frozenset({"balanced", "baseline", "speedup"}), comparison_sections),
-    Kind("a benchmark", frozenset({"name", "machine", "date", "cases", "checks"}), benchmark_sections),
+    Kind("a benchmark", frozenset({"name", "machine", "date", "cases", "checks"}), benchmark_sections, "cases"),
 )
 """In this order: the first whose keys are all there."""
 
@@ -52,12 +54,17 @@ def document_group(path: Path, document: dict[str, Any]) -> Group:
     """The group that shows a command's output.
 
     Raises:
-        MetadataError: no command prints such an object, or its values are not of the form that command prints.
+        MetadataError: no command prints such an object, it holds nothing to show, or its values are not of the form
+            that command prints.
     """
     kind = next((kind for kind in KINDS if kind.keys <= document.keys()), None)
     if kind is None:
         known = ", ".join(kind.command for kind in KINDS)
         raise MetadataError(f"{path}: is the output of no command report knows; give what --json printed of {known}")
+    if kind.filled and not document[kind.filled]:
+        raise MetadataError(
+            f"{path}: {kind.command} printed no {kind.filled}, so there is nothing to show; run it again"
+        )
     try:
         sections = list(kind.sections(document))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:

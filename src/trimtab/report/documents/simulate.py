@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trimtab.report.documents.bars import bar_chart
 from trimtab.report.documents.rest import number, rest
 from trimtab.report.documents.simulate_sweep import sweep_sections
+from trimtab.report.documents.step_tokens import hold_different
 from trimtab.report.figures.theme import colour_of_phase
-from trimtab.report.sections import DataTable, Section
+from trimtab.report.sections import Chart, DataTable, Section
 
+_UNEVEN = "Steps hold different tokens, so bars are of the time for 1,000 tokens; gain compares tokens / GPU s."
 _TOLD = {
     "simulated",
     "scenario",
@@ -27,8 +30,12 @@ def simulate_sections(document: dict[str, Any]) -> list[Section]:
     """The sections."""
     rows = document["strategies"]
     phases = list(dict.fromkeys(phase for row in rows for phase in row["phases"]))
+    uneven = hold_different(rows)
     series = {
-        phase: ([float(row["phases"].get(phase) or 0.0) for row in rows], colour_of_phase(phase, position))
+        phase: (
+            [float(row["phases"].get(phase) or 0.0) / _thousands(row, uneven) for row in rows],
+            colour_of_phase(phase, position),
+        )
         for position, phase in enumerate(phases)
     }
     crowded = [row for row in rows if row["out_of_memory"]]
@@ -40,17 +47,29 @@ def simulate_sections(document: dict[str, Any]) -> list[Section]:
             title="Strategies (simulated)",
             text=[
                 f"Scenario {document['scenario']}{_job(document)}. Every figure is simulated: nothing was run.",
+                *([_UNEVEN] if uneven else []),
                 *left_out,
                 *overflows,
                 *(["Times of a strategy that does not fit are those of enough memory."] if overflows else []),
             ],
-            charts=[bar_chart("simulated time of a step by phase", names, series, unit="ms, simulated", stacked=True)],
+            charts=[_chart(names, series, uneven)],
             table=_table(rows, phases),
             headline=True,
         ),
         *sweep_sections(document),
         *rest(document, _TOLD),
     ]
+
+
+def _thousands(row: dict[str, Any], uneven: bool) -> float:
+    """Thousands of tokens of its step, where steps hold different ones."""
+    return float(row["tokens_per_step"]) / 1e3 if uneven else 1.0
+
+
+def _chart(names: list[str], series: Mapping[str, tuple[Sequence[float | None], str]], uneven: bool) -> Chart:
+    what, unit = ("1,000 tokens", "ms / 1,000 tokens") if uneven else ("a step", "ms")
+    title = f"simulated time of {what} by phase"
+    return bar_chart(title, names, series, unit=f"{unit}, simulated", stacked=True)
 
 
 def _job(document: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from trimtab.report.documents.bars import bar_chart
 from trimtab.report.documents.rest import number
+from trimtab.report.documents.step_tokens import hold_different
 from trimtab.report.sections import Chart, DataTable, Section
 
 _BEST = "recommended"
@@ -42,13 +43,11 @@ def sweep_sections(document: dict[str, Any]) -> list[Section]:
                 f"{'fits in memory' if best['fits'] else 'does not fit in memory'}.",
                 *map(str, best.get("doubts") or ()),
                 *([f"{best.get('run_remark') or 'run'}: {best['run']}"] if best.get("run") else []),
+                *([f"Before that: {best['run_needs']}."] if best.get("run_needs") else []),
                 f"Strategy {best['strategy']} throughout, one setting changed at a time.",
                 *_sentences(document),
             ],
-            charts=[
-                _chart("simulated throughput", tried, "tokens_per_gpu_s", "tokens / GPU s"),
-                _chart("simulated step time", tried, "step_ms", "ms"),
-            ],
+            charts=_charts(tried),
             table=DataTable(
                 columns=["setting", "step ms", "tokens / GPU s", "memory"],
                 rows=[_row(each) for each in tried],
@@ -83,6 +82,14 @@ def _row(tried: _Tried) -> list[str]:
     name = f"{tried.label} ({tried.standing})" if tried.standing else tried.label
     fits = "does not fit" if outcome["out_of_memory"] else "fits"
     return [name, number(outcome["step_ms"]), number(outcome["tokens_per_gpu_s"]), fits]
+
+
+def _charts(tried: Sequence[_Tried]) -> list[Chart]:
+    """Times of steps only where the steps hold the same."""
+    charts = [_chart("simulated throughput", tried, "tokens_per_gpu_s", "tokens / GPU s")]
+    if not hold_different([each.outcome for each in tried]):
+        charts.append(_chart("simulated step time", tried, "step_ms", "ms"))
+    return charts
 
 
 def _chart(title: str, tried: Sequence[_Tried], figure: str, unit: str) -> Chart:
