@@ -28,7 +28,16 @@ class SettingsError(TrimtabError, ValueError):
 
 
 class MetadataError(TrimtabError, ValueError):
-    """A metadata table or batch is malformed."""
+    """A metadata table or batch is malformed.
+
+    Attributes:
+        row: of the table, counted from 0, or None where it is no single one's fault.
+    """
+
+    def __init__(self, message: str = "", *, row: int | None = None) -> None:
+        """Name what is wrong."""
+        super().__init__(message)
+        self.row = row
 
 
 class DatasetError(TrimtabError, ValueError):

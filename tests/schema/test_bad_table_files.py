@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -105,3 +106,35 @@ def test_billions_of_tiles_are_refused_before_they_are_laid_out(tmp_path: Path) 
 def test_the_suffix_of_a_text_table_may_be_in_capitals(tmp_path: Path) -> None:
     (tmp_path / "FLAT.CSV").write_text("text_tokens,vision_tiles\n5,1\n")
     assert len(read_table(tmp_path / "FLAT.CSV")) == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ("c,-5,1", r"flat.csv, line 5: sample 'c' \(row 2\): text_tokens=-5 is negative; .* \(rows count from 0\)"),
+        ("c,5,-1", r"line 5: row 2: vision_tiles=-1 is negative"),
+        ("c,1x,1", r"line 5: column text_tokens must hold whole numbers, .*'1x'.*; correct it$"),
+        ("c,,1", r"line 5: column text_tokens has no value in row 2"),
+        ("a,5,1", r"line 5: sample id 'a' is repeated in row 2; give every sample its own"),
+        ("c,0,0\nd,0,0", r"line 5: sample 'c' \(row 2\) has no token and no visual \(2 such in all\); leave it out"),
+        ('"c\nd",3,0\n\ne,-2,0', r"line 8: sample 'e' \(row 3\): text_tokens=-2"),
+    ],
+)
+def test_an_error_in_a_text_table_names_its_line_and_the_samples_own_id(rows: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "flat.csv").write_text(f"id,text_tokens,vision_tiles\na,5,1\n\nb,3,0\n{rows}\n")
+    with pytest.raises(MetadataError, match=told):
+        read_table(tmp_path / "flat.csv")
+
+
+def test_a_column_of_another_kind_is_no_single_rows_fault(tmp_path: Path) -> None:
+    (tmp_path / "flat.csv").write_text("text_tokens,vision_tiles\nx,1\ny,1\n")
+    with pytest.raises(MetadataError, match=r"flat\.csv: column text_tokens must hold whole numbers") as raised:
+        read_table(tmp_path / "flat.csv")
+    assert raised.value.row is None
+    assert pickle.loads(pickle.dumps(MetadataError("bad", row=3))).row == 3
+
+
+def test_samples_are_called_by_sample_id_or_id_or_row(tmp_path: Path) -> None:
+    for columns, names in (("sample_id,id", ["s", "t"]), ("other,id", ["i", "j"]), ("other,one", ["0", "1"])):
+        (tmp_path / "flat.csv").write_text(f"{columns},text_tokens,vision_tiles\ns,i,5,1\nt,j,5,1\n")
+        assert read_table(tmp_path / "flat.csv").sample_ids.to_pylist() == names

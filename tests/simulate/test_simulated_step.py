@@ -67,7 +67,7 @@ def test_a_micro_batch_takes_its_fixed_time_whatever_it_holds() -> None:
 
 def test_a_cap_the_trainer_would_refuse_is_refused() -> None:
     with pytest.raises(
-        InfeasibleError, match="micro_batch_tokens=400 is below 500, the share of a sample of 500 tokens"
+        InfeasibleError, match="micro_batch_tokens=400 is below 500, the share of sample '0' of 500 tokens"
     ):
         simulate(text_job([500] * 16, ranks=4, micro_batch_tokens=400, strategies=("as-is",)))
 
@@ -267,3 +267,10 @@ def test_every_step_is_told_before_it_is_simulated() -> None:
     job = job_with(strategies=("as-is",), loading=LoadingSettings(prefetch=0), steps=2)
     simulate(job, progress=told.append)
     assert told == [f"as-is, step {step} of 3" for step in (1, 2, 3)]
+
+
+def test_an_overflow_names_the_longest_sample_of_its_device() -> None:
+    job = text_job([100, 1_000_000_000, 200, 300], ranks=2)
+    (found,) = [each for each in result_of(job, "as-is").out_of_memory if each.phase == "update"]
+    assert (found.longest, found.longest_tokens) == ("1", 1_000_000_000)
+    assert str(found).endswith("; longest: sample '1', 1,000,000,000 tokens")

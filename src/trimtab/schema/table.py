@@ -247,16 +247,17 @@ def _check_samples(table: MetadataTable) -> None:
     for name in ("text_tokens", "loss_tokens"):
         values = getattr(table, name)
         if (row := _first(values < 0)) is not None:
-            raise MetadataError(f"{_named(table, row)}: {name}={values[row]} is negative; correct it")
+            raise MetadataError(f"{_named(table, row)}: {name}={values[row]} is negative; correct it", row=row)
     weights = table.loss_weight
     if (row := _first(~(np.isfinite(weights) & (weights >= 0)))) is not None:
         raise MetadataError(
-            f"{_named(table, row)}: loss_weight={weights[row]} must be a number of at least 0; correct it"
+            f"{_named(table, row)}: loss_weight={weights[row]} must be a number of at least 0; correct it", row=row
         )
     if len(table.sample_ids.unique()) < len(table):
         counts = table.sample_ids.value_counts().to_pylist()
         repeated = next(entry["values"] for entry in counts if entry["counts"] > 1)
-        raise MetadataError(f"sample id {repeated!r} is repeated; give every sample its own")
+        row = table.sample_ids.index(repeated, table.sample_ids.index(repeated).as_py() + 1).as_py()
+        raise MetadataError(f"sample id {repeated!r} is repeated in row {row}; give every sample its own", row=row)
 
 
 def _check_grids(table: MetadataTable) -> None:
@@ -266,7 +267,8 @@ def _check_grids(table: MetadataTable) -> None:
         row = int(np.searchsorted(table.visual_offsets, visual, side="right")) - 1
         raise MetadataError(
             f"{_named(table, row)}: grid {tuple(grids[visual].tolist())} must be positive and its height and width "
-            f"multiples of the merge size {table.merge_size}; scan the dataset again for this model"
+            f"multiples of the merge size {table.merge_size}; scan the dataset again for this model",
+            row=row,
         )
 
 

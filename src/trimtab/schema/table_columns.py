@@ -80,7 +80,9 @@ def present(name: str, values: pa.Array | None) -> pa.Array:
         raise MetadataError(f"column {name} is missing; add it, or scan the dataset again")
     if values.null_count:
         row = values.is_null().index(True).as_py()
-        raise MetadataError(f"column {name} has no value in row {row} ({values.null_count} in all); fill it in")
+        raise MetadataError(
+            f"column {name} has no value in row {row} ({values.null_count} in all); fill it in", row=row
+        )
     return values
 
 
@@ -112,7 +114,9 @@ def sizes(name: str, values: pa.Array | None, most: int) -> NDArray[np.int64]:
     found = integers(name, values)
     if (found > most).any():
         row = int(np.argmax(found > most))
-        raise MetadataError(f"column {name} holds {int(found[row])} in row {row}, more than {most}; correct it")
+        raise MetadataError(
+            f"column {name} holds {int(found[row])} in row {row}, more than {most}; correct it", row=row
+        )
     return found
 
 
@@ -144,4 +148,24 @@ def _cast(name: str, values: pa.Array, kind: Any, what: str) -> pa.Array:
     try:
         return values.cast(kind)
     except pa.ArrowException as error:
-        raise MetadataError(f"column {name} must hold {what}, and is of {values.type} ({error}); correct it") from error
+        raise MetadataError(
+            f"column {name} must hold {what}, and is of {values.type} ({error}); correct it",
+            row=_first_not(values, kind),
+        ) from error
+
+
+def _first_not(values: pa.Array, kind: Any) -> int | None:
+    """The first row that is not of a kind, or None where none is; by halves, as a column may be long."""
+    low, high = 0, len(values)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            values[low:middle].cast(kind)
+            low = middle
+        except pa.ArrowException:
+            high = middle
+    try:
+        values[low:][1:].cast(kind)
+    except pa.ArrowException:
+        return None  # several: the column is of another kind
+    return low

@@ -14,6 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from trimtab.errors import MetadataError, SettingsError
+from trimtab.schema.csv_line import line_of_row
 from trimtab.schema.geometry import VisionGeometry
 from trimtab.schema.output_file import check_writable, partial_of
 from trimtab.schema.table import UNKNOWN, DatasetFile, MetadataTable
@@ -35,6 +36,7 @@ _MOST_TOKENS = 2**31 - 1
 _MOST_SIDE = 2**20
 _MOST_TILES = 50_000_000
 """Larger sizes are mistakes: a visual has a grid of some hundred patches a side, a sample some thousand tiles."""
+_IDS = ("sample_id", "id")
 _AXES = ("grid_t", "grid_h", "grid_w")
 _VISUAL = pa.struct(
     [
@@ -69,11 +71,11 @@ def read_table(path: str | Path) -> MetadataTable:
     """Read a table that ``scan`` wrote, or a flat Parquet or CSV table.
 
     A flat table has ``text_tokens`` and ``vision_tiles`` (n images of 1x32x32 patches, merged by 2); ``loss_tokens``
-    defaults to ``text_tokens``, ``loss_weight`` to 1 and ``sample_id`` to the row number.
+    defaults to ``text_tokens``, ``loss_weight`` to 1 and ``sample_id`` to ``id``, or to the row number.
 
     Raises:
         MetadataError: the file is missing or unreadable, a column is missing, named twice or otherwise than it should
-            be, or holds nulls or bad values, or no sample has a token.
+            be, or holds nulls or bad values, or no sample has a token (in a flat table: one has none).
     """
     source = Path(path)
     if not source.is_file():
@@ -88,9 +90,11 @@ def read_table(path: str | Path) -> MetadataTable:
         ) from error
     try:
         check_names(arrow.column_names)
-        return _with_tokens(_from_arrow(arrow) if "visuals" in arrow.column_names else _from_flat(arrow))
+        if "visuals" not in arrow.column_names:
+            return _with_tokens(_from_flat(arrow), scanned=False)
+        return _with_tokens(_from_arrow(arrow), scanned=bool(_stored(arrow)))
     except MetadataError as error:
-        raise MetadataError(f"{source}: {error}") from error
+        raise _placed(error, source, is_text) from error
     except (pa.ArrowException, ValueError, TypeError, KeyError) as error:
         remedy = "scan the dataset again" if _stored(arrow) else "correct it, or scan the dataset"
         raise MetadataError(
@@ -98,9 +102,28 @@ def read_table(path: str | Path) -> MetadataTable:
         ) from error
 
 
-def _with_tokens(table: MetadataTable) -> MetadataTable:
-    if not table.text_tokens.any() and not len(table.grid_thw):
+def _placed(error: MetadataError, source: Path, is_text: bool) -> MetadataError:
+    """The error with the file's name, and where in it the row stands."""
+    if error.row is None:
+        return MetadataError(f"{source}: {error}")
+    line = line_of_row(source, error.row) if is_text else None
+    where = f"{source}, line {line}" if line else str(source)
+    count = " (rows count from 0)" if f"row {error.row}" in str(error) else ""
+    return MetadataError(f"{where}: {error}{count}", row=error.row)
+
+
+def _with_tokens(table: MetadataTable, scanned: bool) -> MetadataTable:
+    """Refuse samples without work; a scan's are its dataset's, as long as there is any work."""
+    held = table.text_tokens + np.diff(table.visual_offsets)
+    if not held.any():
         raise MetadataError("no sample has a token or a visual, so there is no work to plan; correct the columns")
+    if not scanned and not held.all():
+        row = int(np.argmin(held))
+        raise MetadataError(
+            f"sample {table.sample_ids[row].as_py()!r} (row {row}) has no token and no visual "
+            f"({int((held == 0).sum())} such in all); leave it out",
+            row=row,
+        )
     return table
 
 
@@ -177,12 +200,14 @@ def _from_flat(arrow: pa.Table) -> MetadataTable:
     check_flat(arrow.column_names)
     tiles = integers("vision_tiles", column(arrow, "vision_tiles"))
     if (tiles < 0).any():
-        raise MetadataError(f"row {int(np.argmax(tiles < 0))}: vision_tiles={tiles.min()} is negative; correct it")
+        row = int(np.argmax(tiles < 0))
+        raise MetadataError(f"row {row}: vision_tiles={tiles[row]} is negative; correct it", row=row)
     count = int(tiles.sum())
     if count > _MOST_TILES:
         raise MetadataError(
             f"vision_tiles add up to {count}, more than the {_MOST_TILES} a flat table may hold (row "
-            f"{int(tiles.argmax())} has {int(tiles.max())}); correct it, or plan a part of the table"
+            f"{int(tiles.argmax())} has {int(tiles.max())}); correct it, or plan a part of the table",
+            row=int(tiles.argmax()),
         )
     unknown = np.full(count, UNKNOWN, dtype=np.int64)
     return MetadataTable(
@@ -209,13 +234,16 @@ def _sample_columns(arrow: pa.Table) -> dict[str, Any]:
         row = int(np.argmax(loss > text))
         raise MetadataError(
             f"row {row} has {int(loss[row])} loss_tokens but {int(text[row])} text_tokens, of which they are part; "
-            "correct it"
+            "correct it",
+            row=row,
         )
-    names, weight = column(arrow, "sample_id"), column(arrow, "loss_weight")
+    weight = column(arrow, "loss_weight")
+    called = next((name for name in _IDS if name in arrow.column_names), _IDS[0])
+    names = column(arrow, called)
     if names is None:
         names = pa.array([str(row) for row in range(len(text))], pa.string())
     return {
-        "sample_ids": texts("sample_id", names),
+        "sample_ids": texts(called, names),
         "text_tokens": text,
         "loss_tokens": loss,
         "loss_weight": np.ones(len(text)) if weight is None else or_nan("loss_weight", weight, len(text)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +25,8 @@ class Overflow:
         phase: when.
         needed_gb, limit_gb: what it needs and what it has.
         count: devices or hosts that overflow.
+        longest: the longest sample of that device, or None where samples are not what it holds.
+        longest_tokens: its tokens, or 0.
     """
 
     where: Literal["device", "host"]
@@ -33,15 +35,18 @@ class Overflow:
     needed_gb: float
     limit_gb: float
     count: int
+    longest: str | None = None
+    longest_tokens: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary; its keys are the attributes."""
         return asdict(self)
 
     def __str__(self) -> str:
-        return f"{self.where} {self.index} in {self.phase}: {self.needed_gb:.0f} GB of {self.limit_gb:.0f} GB" + (
-            f" ({self.count} such)" if self.count > 1 else ""
-        )
+        such = f" ({self.count} such)" if self.count > 1 else ""
+        longest = "" if self.longest is None else f"; longest: sample {self.longest!r}, {self.longest_tokens:,} tokens"
+        sizes = f"{self.needed_gb:.0f} GB of {self.limit_gb:.0f} GB"
+        return f"{self.where} {self.index} in {self.phase}: {sizes}{such}{longest}"
 
 
 def overflow(
@@ -59,6 +64,17 @@ def overflow(
         limit_gb=round(limit / 1e9, 1),
         count=int((needed > limit).sum()),
     )
+
+
+def with_longest(found: Overflow | None, plan: StepPlan, batch: BatchMetadata) -> Overflow | None:
+    """An overflow in a plan's ranks with the longest sample there."""
+    if found is None:
+        return None
+    rows = np.flatnonzero((plan.rank <= found.index) & (found.index < plan.rank + plan.degree))
+    if not len(rows):
+        return found
+    row = int(rows[batch.tokens[rows].argmax()])
+    return replace(found, longest=batch.sample_ids[row], longest_tokens=int(batch.tokens[row]))
 
 
 def worst(found: list[Overflow]) -> list[Overflow]:

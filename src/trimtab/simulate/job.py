@@ -72,7 +72,7 @@ class Job:
         """Bytes of a device that may be filled."""
         return self.cluster.device_memory * (1 - self.scenario.reserve)
 
-    def micro_batch_tokens(self, strategy: SimulatedStrategy, longest: int) -> int:
+    def micro_batch_tokens(self, strategy: SimulatedStrategy, batch: BatchMetadata) -> int:
         """Most tokens of a rank's micro-batch: as asked for, or as device memory holds.
 
         A plan that keeps samples whole must take the longest one whatever memory holds; what then overflows is
@@ -81,16 +81,18 @@ class Job:
 
         Args:
             strategy: that plans.
-            longest: tokens of the longest sample.
+            batch: what is planned.
 
         Raises:
             InfeasibleError: the cap asked for is below what the longest sample needs.
         """
         scenario, degree = self.scenario, self.largest_degree(strategy)
+        longest = int(batch.tokens.max(initial=1))
         least = -(-longest // degree)
         if scenario.micro_batch_tokens is not None and scenario.micro_batch_tokens < least:
+            name = batch.sample_ids[int(batch.tokens.argmax())]
             raise InfeasibleError(
-                f"micro_batch_tokens={scenario.micro_batch_tokens} is below {least}, the share of a sample of "
+                f"micro_batch_tokens={scenario.micro_batch_tokens} is below {least}, the share of sample {name!r} of "
                 f"{longest} tokens at the largest degree, {degree}; raise it, as the trainer would ask, or max_degree"
             )
         if self.kept_bytes >= self.memory_limit:

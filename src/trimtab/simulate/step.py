@@ -16,7 +16,7 @@ from trimtab.planning.step import plan_step
 from trimtab.schema.metadata import BatchMetadata
 from trimtab.schema.plans import StepPlan
 from trimtab.simulate.compute import run_plan
-from trimtab.simulate.device_memory import Overflow, activation_bytes, overflow
+from trimtab.simulate.device_memory import Overflow, activation_bytes, overflow, with_longest
 from trimtab.simulate.job import Job
 from trimtab.simulate.loading import Loading
 from trimtab.simulate.packed_plans import AS_PACKED, plan_as_packed
@@ -118,7 +118,7 @@ class _Step:
         settings = PlanSettings(
             strategy=strategy.plan,
             sync=scenario.sync,
-            max_tokens_per_micro_batch=job.micro_batch_tokens(strategy, int(batch.tokens.max(initial=1))),
+            max_tokens_per_micro_batch=job.micro_batch_tokens(strategy, batch),
             balance_vision=strategy.balance_vision and scenario.balance_vision,
             max_degree=scenario.max_degree,
             ranks_per_node=max(1, job.cluster.ranks_per_node // scenario.tensor_parallel),
@@ -134,7 +134,7 @@ class _Step:
         job, scenario = self._job, self._job.scenario
         needed = activation_bytes(plan, batch, job.architecture, recompute=scenario.recompute, train=train)
         needed = needed / scenario.tensor_parallel + job.kept_bytes
-        self._overflows.append(overflow("device", phase, needed, job.memory_limit))
+        self._overflows.append(with_longest(overflow("device", phase, needed, job.memory_limit), plan, batch))
         end = run_plan(job, plan, batch, self._clock, train=train, times=times, timeline=self._timeline)
         if self._timeline is not None:
             self._timeline.add("steps", 1, phase, self._clock, end - self._clock)

@@ -84,7 +84,10 @@ class Workload:
         rng = np.random.default_rng(list(seed))
         longest = int(self.samples.tokens.max(initial=0))
         if pack_length is not None and longest > pack_length:
-            raise SettingsError(f"pack_length={pack_length} is less than the {longest} tokens of a sample; raise it")
+            name = self.samples.sample_ids[int(self.samples.tokens.argmax())]
+            raise SettingsError(
+                f"pack_length={pack_length} is less than the {longest} tokens of sample {name!r}; raise it"
+            )
         while True:
             order = rng.permutation(len(self.samples))
             offsets = np.arange(len(order) + 1, dtype=np.int64)
