@@ -240,6 +240,12 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
         (("t", "--demo"), SettingsError, r"leave one out"),
         (("t", "--ranks", "4"), SettingsError, r"--batch-size is missing"),
         (("--demo", "--ranks", "-4"), SettingsError, r"--ranks -4 must be at least 1"),
+        (("--demo", "--ranks", "1000000000"), SettingsError, r"--ranks 1,000,000,000 must be at most 65,536; lower it"),
+        (
+            ("--demo", "--batch-size", "1000000000"),
+            SettingsError,
+            r"--batch-size 1,000,000,000 must be at most 262,144",
+        ),
         (("--demo", "--strategy", "best"), SettingsError, r"'best' is unknown; choose one of as-is"),
         (("--demo", "--model", "gpt"), UnknownModelError, r"'gpt' is not bundled"),
         (("--demo", "--cluster", "tpu"), SettingsError, r"'tpu': neither a file nor"),

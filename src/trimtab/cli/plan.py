@@ -40,6 +40,7 @@ from trimtab.schema.table_file import read_table
 _DEFAULT_CLUSTER = "h800"
 _DEMO = {"ranks": 32, "batch_size": 256, "model": "mimo-vl-7b"}
 _DEMO_MIX = "video-heavy"
+_MOST_RANKS, _MOST_DEMO = 65_536, 2**18  # planned within minutes
 _DEMO_BATCHES = 4
 _NOTHING_FITS = 1  # exit code; 2 is bad input's
 _SHOWN = ("step_ratio", "bound_ratio", "attention_ratio", "attention_floor", "vision_ratio", "token_ratio")
@@ -161,6 +162,9 @@ def _check(args: argparse.Namespace) -> None:
             raise SettingsError(f"{flag} is missing; see `trimtab plan --help`")
         if isinstance(value, int) and value < 1:
             raise SettingsError(f"{flag} {value} must be at least 1")
+    for flag, value, most in (("--ranks", args.ranks, _MOST_RANKS), ("--batch-size", args.batch_size, _MOST_DEMO)):
+        if value > most and (flag == "--ranks" or args.demo):
+            raise SettingsError(f"{flag} {value:,} must be at most {most:,}; lower it")
     for strategy in args.strategy:
         strategy_named(strategy)
 
