@@ -12,7 +12,7 @@ from trimtab.report.documents.step_tokens import hold_different
 from trimtab.report.figures.theme import colour_of_phase
 from trimtab.report.sections import Chart, DataTable, Section
 
-_UNEVEN = "Steps hold different tokens, so bars are of the time for 1,000 tokens; gain compares tokens / GPU s."
+_UNEVEN = "Steps hold different tokens, so bars are of the time for 1,000 tokens."
 _TOLD = {
     "simulated",
     "scenario",
