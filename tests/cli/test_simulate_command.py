@@ -222,6 +222,13 @@ def test_the_scenario_may_stand_behind_the_sweep(capsys: pytest.CaptureFixture[s
     assert len(result["sweep"]) == 2
 
 
+def test_a_sweep_in_one_word_with_a_trace_behind_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["flexrl-video-heavy", *SMALL, "strategies=[all]", "--sweep=max_degree=1,8", "--timeline"]
+    result = printed(capsys, *words, str(tmp_path / "trace.json"))
+    assert len(result["sweep"]) == 2
+    assert (tmp_path / "trace.json").exists()
+
+
 def test_the_trace_is_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "trace.json"
     printed(capsys, "flexrl-video-heavy", *SMALL, "strategies=[all]", "--timeline", str(target))
@@ -352,6 +359,24 @@ def test_an_output_in_no_folder_is_refused_before_the_work_and_makes_none(
             capsys.readouterr().err
         )
         assert not target.parent.exists()
+
+
+def test_what_a_command_reads_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table, printed_before = flat_table(tmp_path / "t.parquet"), tmp_path / "printed.json"
+    printed_before.write_text("{}")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "steps.jsonl").write_text("{}")
+    for target, arguments in (
+        (table, ["simulate", table, "model=qwen2.5-vl-7b", "--timeline", table]),
+        (printed_before, ["report", str(printed_before), "--out", str(printed_before)]),
+        (run / "steps.jsonl", ["report", str(run), "--out", str(run / "steps.jsonl")]),
+        (run / "steps.jsonl", ["fit", str(run / "steps.jsonl"), "--out", str(run / "steps.jsonl")]),
+    ):
+        before = Path(target).read_bytes()
+        assert main(arguments) == 2
+        assert f"{target}: the command reads this file and would write over it" in capsys.readouterr().err
+        assert Path(target).read_bytes() == before
 
 
 def test_the_command_needs_no_torch() -> None:

@@ -84,7 +84,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.skip_first < 0:
         raise SettingsError(f"--skip-first {args.skip_first} must not be negative")
     if args.out:
-        check_writable(args.out)
+        check_writable(args.out, read=args.steps)
 
 
 def _fit_recorded(args: argparse.Namespace, terms: tuple[str, ...]) -> _Found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -32,6 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
 
 
+def _records(source: Path) -> Iterator[Path]:
+    """The file, or what a run's folder keeps its figures in."""
+    yield source
+    for pattern in ("*.json*", "*.yaml"):
+        yield from source.rglob(pattern)
+
+
 def run(args: argparse.Namespace) -> int:
     """Read, write the page, show.
 
@@ -39,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         TrimtabError: a source is no run and no output of a command, or the page cannot be written.
     """
     if args.out:
-        check_writable(args.out)
+        check_writable(args.out, read=[file for source in args.source for file in _records(source)])
     report = build_report(args.source)
     page = args.out or report.default_page
     summaries = [path for path in map(refresh_summary, args.source) if path]

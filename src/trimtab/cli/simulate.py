@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
+from itertools import islice
 from typing import NoReturn
 
 from trimtab.cli.simulate_sweep import run_sweep
@@ -23,6 +24,7 @@ from trimtab.simulate.scenario import Scenario
 from trimtab.simulate.sweep import parse_sweep
 from trimtab.simulate.timeline import chrome_trace
 
+_TAKES_A_WORD = ("--timeline",)
 _OPTION = re.compile(r"^--(?P<name>[A-Za-z][\w.-]*)(?P<rest>=.*)?$", re.DOTALL)
 
 
@@ -40,7 +42,7 @@ def run(arguments: Sequence[str]) -> int:
     args, words = _parsed(arguments)
     maker = SimulatedJob(args.scenario, words)
     if args.timeline is not None:
-        check_writable(args.timeline)
+        check_writable(args.timeline, read=[args.scenario, maker.data])
     swept = None if args.sweep is None else parse_sweep(args.sweep or maker.default_sweep())
     with SimulationProgress() as progress:
         job = maker.job({})
@@ -100,15 +102,19 @@ def _sweep_apart(arguments: Sequence[str]) -> tuple[list[str], list[str] | None]
     Of the words behind it the lists of values are its own. One value is nothing to vary: a setting that happens to
     stand there; so may the scenario.
     """
+    arguments = [part for word in arguments for part in _of_sweep(word)]
     if "--sweep" not in arguments:
         return list(arguments), None
     at = list(arguments).index("--sweep")
     words, swept = list(arguments[:at]), []
     named = any(not word.startswith("-") and "=" not in word for word in words)
-    for word in arguments[at + 1 :]:
+    behind = iter(word for word in arguments[at + 1 :] if word != "--sweep")
+    for word in behind:
         _, equals, value = word.partition("=")
         setting = bool(equals and value) and ("," not in value or value.startswith("["))
-        if word.startswith("-") or setting:
+        if word in _TAKES_A_WORD:
+            words += [word, *islice(behind, 1)]
+        elif word.startswith("-") or setting:
             words.append(word)
         elif not equals and not named:
             words.append(word)
@@ -116,6 +122,12 @@ def _sweep_apart(arguments: Sequence[str]) -> tuple[list[str], list[str] | None]
         else:
             swept.append(word)
     return words, swept
+
+
+def _of_sweep(word: str) -> list[str]:
+    """``--sweep=name=1,2`` as two words."""
+    option, equals, values = word.partition("=")
+    return ["--sweep", values] if option == "--sweep" and equals else [word]
 
 
 def _with_equals(arguments: Sequence[str]) -> list[str]:

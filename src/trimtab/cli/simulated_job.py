@@ -64,6 +64,11 @@ class SimulatedJob:
         self._tables: dict[str, MetadataTable] = {}
         self._architectures: dict[str, Architecture] = {}
 
+    @property
+    def data(self) -> str:
+        """The table or named data set."""
+        return self._scenario({}).data
+
     def job(self, changed: Overrides) -> Job:
         """The job with settings changed."""
         scenario = self._scenario(changed)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from trimtab.errors import SettingsError
 
 
-def check_writable(path: str | Path) -> None:
+def check_writable(path: str | Path, *, read: Iterable[str | Path] = ()) -> None:
     """Find out before long work whether a file could be written; makes neither it nor a folder.
 
+    Args:
+        path: of the file.
+        read: what the same command reads, which it must not write over; what is no file plays no part.
+
     Raises:
-        SettingsError: it could not.
+        SettingsError: it could not, or is one of these.
     """
     target = Path(path)
+    if target.is_file() and any(Path(source).is_file() and target.samefile(source) for source in read):
+        raise SettingsError(f"{target}: the command reads this file and would write over it; choose another path")
     try:
         if not target.parent.is_dir():
             raise SettingsError(f"{target}: cannot be written (there is no folder {target.parent}); make it first")
