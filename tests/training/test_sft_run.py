@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -280,6 +281,39 @@ def test_skipped_samples_carry_no_loss_and_are_listed(
     )
     rank_pool.run(2, train_on_rank, good)
     assert losses(settings)[0] == pytest.approx(losses(good)[0], rel=1e-9)
+
+
+@pytest.mark.slow
+def test_a_step_of_which_nothing_could_be_loaded_moves_no_weight(rank_pool: RankPool, tmp_path: Path) -> None:
+    files = write_run(tmp_path, photos=False)
+    data, table = tmp_path / "seen.jsonl", tmp_path / "seen.parquet"
+    lines = (tmp_path / "train.jsonl").read_text().splitlines(keepends=True)
+    data.write_text("".join(line for line in lines if "media/" in line))
+    scan(tmp_path / "model", data, table)
+    files = {**files, "data": (data,), "table": table}
+    still = settings_for(files, "still", steps=1, samples_per_step=3, optimizer=OptimizerSettings(learning_rate=0.0))
+    assert rank_pool.run(2, train_on_rank, still) == [True, True]
+    for file in (tmp_path / "media").iterdir():
+        file.unlink()
+    gone = settings_for(files, "gone", steps=3, samples_per_step=3, loader=SKIP)
+    assert rank_pool.run(2, train_on_rank, gone) == [True, True]
+    assert [(step["grad_norm"], step["loss_tokens"]) for step in steps_of(gone)] == [(None, 0)] * 3
+    assert_same_bits(weights(still), weights(gone))
+
+
+@pytest.mark.slow
+def test_a_resume_with_other_adapters_asks_for_those_of_the_checkpoint(
+    rank_pool: RankPool, files: dict[str, Any]
+) -> None:
+    first = settings_for(files, "adapted", steps=2, stop_after=1, lora=LoraSettings(rank=2))
+    assert rank_pool.run(1, train_on_rank, first) == [True]
+    for lora in (LoraSettings(rank=4), LoraSettings()):
+        other = replace(first, stop_after=None, resume=True, lora=lora)
+        (error,) = rank_pool.run(1, train_on_rank, other, return_exceptions=True)
+        assert isinstance(error, CheckpointError)
+        assert "another model or other lora settings" in str(error)
+        assert "remove" not in str(error)
+    assert list((first.folder / "checkpoints").glob("step-*"))
 
 
 @pytest.mark.slow

@@ -112,7 +112,7 @@ class StepPreparer:
     def _note_bad(self, planned: PlannedStep, row: int, reason: str, bad: dict[int, str]) -> None:
         if not self._skip_bad:
             raise LoaderError(
-                f"sample {planned.batch.sample_ids[row]}: {reason} (loader.on_bad_sample=skip trains on without it)"
+                f"sample {planned.batch.sample_ids[row]}: {reason} (loader.on_bad_sample=skip goes on without it)"
             )
         bad.setdefault(row, reason)
 

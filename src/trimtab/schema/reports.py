@@ -32,7 +32,7 @@ class StepReport:
     Attributes:
         step: optimizer step, counted from 0.
         loss: loss over the global batch.
-        loss_tokens, tokens, samples: global counts.
+        loss_tokens, tokens, samples: global counts, as planned; no loss tokens where none could be loaded.
         step_ms: wall time between the ends of consecutive steps, slowest rank.
         exposed_data_ms: longest wait for data on a rank.
         phases_ms: wall time of each phase ("data", "vision", "exchange", "language", "optimizer"), one entry a rank.
@@ -52,7 +52,8 @@ class StepReport:
             to ``rank_ms``.
         compute_includes_waiting: these times count waiting for other ranks (several CPU threads, or a CUDA device).
         peak_memory_bytes: see GLOSSARY, one entry a rank.
-        learning_rate, grad_norm: of the optimizer step; ``grad_norm`` is None where the step was skipped.
+        learning_rate, grad_norm: of the optimizer step; ``grad_norm`` is None where it was skipped: not finite, or no
+            token in the loss.
         bad_samples: ids of samples replaced in this step.
     """
 

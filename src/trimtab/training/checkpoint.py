@@ -130,8 +130,19 @@ def load(
         dcp.load(state, checkpoint_id=path, process_group=group)
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
     except (OSError, ValueError, KeyError, RuntimeError, dcp.api.CheckpointException) as error:
-        raise _not_resumed(path, error) from error
+        raise _of_another_model(path, error) or _not_resumed(path, error) from error
     return progress
+
+
+def _of_another_model(path: Path, error: BaseException) -> CheckpointError | None:
+    """The checkpoint is whole, and its weights are not those of this model."""
+    reason = _reason(error)
+    if not any(sign in reason for sign in ("Size mismatch", "Missing key", "Unexpected key")):
+        return None
+    return CheckpointError(
+        f"cannot resume from {path}: it was made with another model or other lora settings ({reason}); put back those "
+        f"it was made with, see config.yaml in {path.parent.parent}, or give another name"
+    )
 
 
 def _not_resumed(path: Path, error: BaseException) -> CheckpointError:

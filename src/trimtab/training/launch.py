@@ -54,7 +54,7 @@ def launch(train: Train, settings: Any) -> int:
         for number, handler in previous.items():
             signal.signal(number, handler)
     if children.killed:
-        print("stopped by a second signal; --resume goes on from the last checkpoint", file=sys.stderr)
+        print("stopped by a second signal; --resume goes on from the last checkpoint, if there is one", file=sys.stderr)
         raise KeyboardInterrupt
     return _exit_code(outcomes)
 

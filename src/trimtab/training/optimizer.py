@@ -50,5 +50,10 @@ def take_step(optimizer: torch.optim.Optimizer, rate: float, max_grad_norm: floa
     return norm if finite else None
 
 
+def skip_step(optimizer: torch.optim.Optimizer) -> None:
+    """Forget the gradients of a step without a token in its loss: momentum and decay move nothing either."""
+    optimizer.zero_grad(set_to_none=True)
+
+
 def _scalar(norm: Tensor) -> float:
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)

@@ -61,17 +61,25 @@ class RunProgress:
             self.say(f"{self._title}\n{_HEADER}")
         self._rows += 1
         self.say(step_row(report))
-        state = f"loss {report.loss:.3f}" if report.grad_norm is not None else "step skipped: gradient not finite"
+        state = skipped_because(report) or f"loss {report.loss:.3f}"
         self._done = report.step + 1
         if self._live:
             live, task = self._live
             live.update(task, completed=self._done, state=state)
 
 
+def skipped_because(report: StepReport) -> str:
+    """Why no weight was updated; "" where they were."""
+    if report.grad_norm is not None:
+        return ""
+    return "skipped: gradient not finite" if report.loss_tokens else "skipped: nothing to learn from was loaded"
+
+
 def step_row(report: StepReport) -> str:
     """One fixed-width line: times are those of the slowest rank, in milliseconds."""
     phases = {name: max(times) for name, times in report.phases_ms.items()}
-    skipped = "" if report.grad_norm is not None else "  skipped: gradient not finite"
+    why = skipped_because(report)
+    skipped = f"  {why}" if why else ""
     bad = f"  bad: {', '.join(report.bad_samples)}" if report.bad_samples else ""
     return (
         f"{report.step:6d} {report.loss:8.4f} {report.tokens / max(report.step_ms, 1e-9) * 1e3:10.0f}"

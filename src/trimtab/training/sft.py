@@ -18,7 +18,7 @@ from trimtab.training.calibrate import measure_costs
 from trimtab.training.evaluate import evaluate
 from trimtab.training.export import export
 from trimtab.training.job import Job, build_job
-from trimtab.training.optimizer import learning_rate, take_step
+from trimtab.training.optimizer import learning_rate, skip_step, take_step
 from trimtab.training.progress import RunProgress
 from trimtab.training.refit import CostRefit
 from trimtab.training.run_folder import BAD_SAMPLES, RunFolder
@@ -224,7 +224,11 @@ def train_step(job: Job, loaded: LoadedStep, began: float, stop: StopSignal) -> 
         loss_sum += float(loss.detach())
     job.clock.mark("optimizer")
     rate = learning_rate(loaded.planned.step, settings.steps, settings.optimizer)
-    grad_norm = take_step(job.optimizer, rate, settings.optimizer.max_grad_norm)
+    grad_norm = None
+    if loaded.denominator:
+        grad_norm = take_step(job.optimizer, rate, settings.optimizer.max_grad_norm)
+    else:
+        skip_step(job.optimizer)
     figures = RankFigures(
         loss=loss_sum,
         step_ms=(time.perf_counter() - began) * 1e3,

@@ -63,7 +63,7 @@ def gather_report(
     report = StepReport(
         step=planned.step,
         loss=float(loss.sum()),
-        loss_tokens=int(planned.batch.loss_tokens.sum()),
+        loss_tokens=int(planned.batch.loss_tokens.sum()) if loaded.denominator else 0,
         tokens=int(planned.batch.tokens.sum()),
         samples=len(planned.batch),
         step_ms=float(step_ms.max()),

@@ -42,7 +42,10 @@ def main() -> None:
             memory.write(outcome)
             memory.close()
         signal.alarm(0)
-        send_message(connection, outcome if isinstance(outcome, str) else None)
+        try:
+            send_message(connection, outcome if isinstance(outcome, str) else None)
+        except ConnectionError:  # the parent was killed meanwhile
+            return
 
 
 def decode(task: DecodeTask) -> Patches | str:

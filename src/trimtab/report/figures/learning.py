@@ -80,8 +80,10 @@ def _not_finite(runs: Sequence[Run]) -> list[str]:
         if steps:
             shown = ", ".join(steps[:10]) + (", …" if len(steps) > 10 else "")
             said.append(f"{run.name}: the loss was not finite in {number_of(len(steps), 'step')} ({shown}).")
-        skipped = [str(step.step) for step in run.steps if step.grad_norm is None]
-        if skipped:
-            shown = ", ".join(skipped[:10]) + (", …" if len(skipped) > 10 else "")
-            said.append(f"{run.name}: skipped, its gradient not finite: {number_of(len(skipped), 'step')} ({shown}).")
+        skipped = [step for step in run.steps if step.grad_norm is None]
+        for why, learned_from in (("its gradient not finite", True), ("nothing to learn from loaded", False)):
+            steps = [str(step.step) for step in skipped if bool(step.loss_tokens) is learned_from]
+            if steps:
+                shown = ", ".join(steps[:10]) + (", …" if len(steps) > 10 else "")
+                said.append(f"{run.name}: skipped, {why}: {number_of(len(steps), 'step')} ({shown}).")
     return said

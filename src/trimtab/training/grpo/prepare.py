@@ -132,7 +132,7 @@ def _read(job: GRPOJob, row: int) -> Prompt | BadRow:
         return job.prompts.read(row)
     except TrimtabError as error:
         if job.settings.loader.on_bad_sample == "raise":
-            raise LoaderError(f"{error} (loader.on_bad_sample=skip trains on without it)") from error
+            raise LoaderError(f"{error} (loader.on_bad_sample=skip goes on without it)") from error
         return row, job.reader.table.sample(row).sample_id, str(error)
 
 
@@ -149,7 +149,7 @@ def _plan(job: GRPOJob, batch: BatchMetadata) -> RolloutPlan:
 def _refused(job: GRPOJob, bad: list[BadSample]) -> LoaderError | None:
     if not bad or job.settings.loader.on_bad_sample == "skip":
         return None
-    return LoaderError(f"sample {bad[0][1]}: {bad[0][2]} (loader.on_bad_sample=skip trains on without it)")
+    return LoaderError(f"sample {bad[0][1]}: {bad[0][2]} (loader.on_bad_sample=skip goes on without it)")
 
 
 def _only(packs: list[PackedBatch]) -> PackedBatch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trimtab.schema.reports import StepReport
 from trimtab.training.grpo.report import GRPOReport
-from trimtab.training.progress import RunProgress
+from trimtab.training.progress import RunProgress, skipped_because
 
 _HEADER = (
     "  step   reward  equal   tokens  cut  |dlogp|   step ms     data  rollout   reward  infer  update"
@@ -32,7 +32,8 @@ def step_row(report: GRPOReport) -> str:
     """One fixed-width line: mean reward, groups of equal rewards, mean reply tokens; slowest rank's times in ms."""
     phases = {name: max(times) for name, times in report.phases_ms.items()}
     difference = report.logprob_difference_max
-    skipped = "" if report.grad_norm is not None else "  skipped: gradient not finite"
+    why = skipped_because(report)
+    skipped = f"  {why}" if why else ""
     bad = f"  bad: {', '.join(report.bad_samples)}" if report.bad_samples else ""
     return (
         f"{report.step:6d} {report.reward_mean:8.3f} {report.equal_groups:6d}"
