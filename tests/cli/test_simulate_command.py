@@ -129,7 +129,7 @@ def test_pipelines_are_compared_by_throughput(capsys: pytest.CaptureFixture[str]
 PIPELINE = ("omnibal-6b-20b", "batch_size=64", "steps=1", "strategies=[isf+stages]", "--sweep", "seed=0,0")
 
 
-@pytest.mark.parametrize("changed", [(), ("pipeline.pack_tokens=512", "pipeline.stages=2")])
+@pytest.mark.parametrize("changed", [(), ("pipeline.pack_tiles=40", "pipeline.stages=2")])
 def test_the_command_that_plans_stages_runs_as_it_stands(
     changed: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

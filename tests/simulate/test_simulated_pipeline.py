@@ -85,6 +85,31 @@ def test_too_little_data_for_a_step_is_told() -> None:
         simulate(job)
 
 
+@pytest.mark.parametrize(
+    ("caps", "told"),
+    [
+        (
+            {"pack_tokens": 3000},
+            r"^pipeline.pack_tokens=3000 is less than the 4096 tokens of sample 'internvl/\d+' ",
+        ),
+        ({"pack_tiles": 1}, r"^pipeline.pack_tiles=1 is less than the \d+ tiles of .* samples fit no pack\); set "),
+        ({"pack_tokens": 1, "pack_tiles": 1}, r"set pipeline.pack_tokens=4096 pipeline.pack_tiles=\d+ or more$"),
+    ],
+)
+def test_caps_below_the_largest_sample_are_refused_before_any_strategy_runs(caps: dict[str, int], told: str) -> None:
+    scenario = Scenario(**{**SMALL, "pipeline": PipelineSettings(stages=4, **caps)})
+    begun: list[str] = []
+    with pytest.raises(SettingsError, match=told):
+        simulate(job_of(scenario, model_preset("internvl-6b-20b")), progress=begun.append)
+    assert begun == []
+
+
+def test_plain_batches_alone_need_no_caps_of_packs() -> None:
+    scenario = Scenario(**{**SMALL, "strategies": ("random",), "pipeline": PipelineSettings(stages=4, pack_tokens=1)})
+    found = simulate(job_of(scenario, model_preset("internvl-6b-20b")))
+    assert [row.name for row in found.strategies] == ["random"]
+
+
 def test_a_timeline_of_a_pipeline_has_every_forward_and_backward() -> None:
     timeline = Timeline()
     run_1f1b(np.ones((3, 2, 1)), np.ones((3, 2, 1)), np.zeros(1), 0.0, timeline)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trimtab.simulate.job import Job
 from trimtab.simulate.merit import OURS
@@ -42,14 +42,53 @@ def how_to_run(job: Job, name: str) -> HowToRun:
     scenario = job.scenario
     if scenario.pipeline.stages:
         return HowToRun(command=stages_command(job), remark="cut and recompute (packs: packing=isf or best)")
-    strategy = strategy_named(name, scenario.task, scenario.sync)
-    remark, inputs = "run", Inputs.of(job)
-    if name not in OURS:
-        remark = f"{name} is another system's way; trimtab's nearest"
-    elif differing := _differing(job, strategy):
-        remark = f"the trainer has no {' and no '.join(differing)}; its nearest to what was simulated"
-    command = f"trimtab train {scenario.task} {inputs} {' '.join(_settings(job, strategy))}"
-    return HowToRun(command=command, remark=remark, needs=inputs.needs)
+    strategy, inputs = strategy_named(name, scenario.task, scenario.sync), Inputs.of(job)
+    command = f"trimtab train {scenario.task} {inputs} {' '.join(_settings(_of_whole_devices(job), strategy))}"
+    return HowToRun(command=command, remark=_remark(job, strategy), needs=inputs.needs)
+
+
+def _of_whole_devices(job: Job) -> Job:
+    """The job as the trainer has it: every device a rank, state sharded over all, micro-batches that fit one device."""
+    scenario, asked = replace(job.scenario, tensor_parallel=1, shards=None), job.scenario.micro_batch_tokens
+    whole = replace(job, scenario=scenario)
+    if scenario == job.scenario or asked is None:
+        return whole
+    return replace(job, scenario=replace(scenario, micro_batch_tokens=min(asked, whole.room_tokens)))
+
+
+def _remark(job: Job, strategy: SimulatedStrategy) -> str:
+    """What the command is to the strategy, and what else was simulated."""
+    differing, remark = " and no ".join(_differing(job, strategy)), "run"
+    if strategy.name not in OURS:
+        beyond = f" and the trainer has no {differing}" if differing else ""
+        remark = f"{strategy.name} is another system's way{beyond}; trimtab's nearest"
+    elif differing:
+        remark = f"the trainer has no {differing}; its nearest to what was simulated"
+    beside = [*_too_large(job), *_of_rollout(job)]
+    return f"{remark} ({'; '.join(beside)})" if beside else remark
+
+
+def _too_large(job: Job) -> list[str]:
+    """Whether the model fits no device the way the trainer shards it."""
+    whole = _of_whole_devices(job)
+    if whole.scenario == job.scenario or whole.kept_bytes < whole.memory_limit:
+        return []
+    return [f"without it the model's state alone takes {whole.kept_bytes / 1e9:.0f} GB of a device and does not fit"]
+
+
+def _of_rollout(job: Job) -> list[str]:
+    """What a simulated rollout does that the command does not ask for."""
+    scenario, told = job.scenario, []
+    if scenario.task != "grpo":
+        return []
+    if (devices := scenario.rollout.tensor_parallel) > 1:
+        told.append(
+            f"simulated with rollout.tensor_parallel={devices}; the trainer's own engine generates on every training "
+            "rank by itself, rollout.engine=server is for a model larger than one device"
+        )
+    if scenario.rollout.reference:
+        told.append("simulated with rollout.reference; the trainer has one with objective.kl_coefficient above 0 only")
+    return told
 
 
 def _differing(job: Job, strategy: SimulatedStrategy) -> list[str]:
@@ -57,6 +96,7 @@ def _differing(job: Job, strategy: SimulatedStrategy) -> list[str]:
     scenario = job.scenario
     cannot = {
         f"tensor_parallel={scenario.tensor_parallel}": scenario.tensor_parallel > 1,
+        f"shards={scenario.shards}": scenario.shards not in (None, scenario.ranks),
         "packs that ranks share": scenario.pack_length is not None and job.largest_degree(strategy) > 1,
         "balance_vision=false": not scenario.balance_vision and strategy.balance_vision,
         "loading.prefetch=0": scenario.loading.prefetch < _LEAST_PREFETCH,
@@ -109,5 +149,5 @@ def _cap(job: Job, degree: int) -> list[str]:
         return []  # packing.tokens is it
     longest = int(job.workload.samples.tokens.max(initial=1))
     longest += scenario.rollout.max_tokens if scenario.task == "grpo" else 0
-    tokens = max(scenario.micro_batch_tokens or job.room_tokens, -(-longest // degree))
-    return [f"max_tokens_per_micro_batch={tokens}"]
+    tokens = scenario.micro_batch_tokens or job.room_tokens
+    return [f"max_tokens_per_micro_batch={max(tokens, -(-longest // degree))}"]

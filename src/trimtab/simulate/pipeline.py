@@ -13,7 +13,6 @@ from trimtab.cost.layer_profile import MicroBatch, layer_profile
 from trimtab.planning.packing.epoch import pack_epoch
 from trimtab.planning.packing.packs import Packs
 from trimtab.planning.packing.plain_batches import random_batches
-from trimtab.planning.packing.sample_loads import PATCHES_PER_TILE, SampleLoads
 from trimtab.planning.packing.settings import PackSettings
 from trimtab.planning.peers import uniform_parameters
 from trimtab.planning.settings import PlanSettings
@@ -26,6 +25,7 @@ from trimtab.simulate.compute import reduce_seconds
 from trimtab.simulate.device_memory import Overflow, overflow
 from trimtab.simulate.job import Job
 from trimtab.simulate.loading import Loading
+from trimtab.simulate.pack_caps import pack_problem
 from trimtab.simulate.pipeline_schedule import run_1f1b
 from trimtab.simulate.simulated_step import PHASES, SimulatedStep
 from trimtab.simulate.strategies import SimulatedStrategy
@@ -70,13 +70,11 @@ def simulate_pipeline(job: Job, strategy: SimulatedStrategy, timeline: Timeline 
 
 def _packs(job: Job, strategy: SimulatedStrategy) -> Packs:
     """An epoch's packs by ISF, or plain random batches, in random order."""
-    scenario, loads = job.scenario, SampleLoads.from_batch(job.workload.samples, None)
+    scenario = job.scenario
     if strategy.packing == "random":
-        return random_batches(len(loads), scenario.pipeline.batch, np.random.default_rng([scenario.seed, 1]))
-    problem = loads.problem(
-        patches=scenario.pipeline.pack_tiles * PATCHES_PER_TILE, tokens=scenario.pipeline.pack_tokens
-    )
-    return pack_epoch(problem, PackSettings(method="isf"), seed=scenario.seed, epoch=0)
+        count, rng = len(job.workload.samples), np.random.default_rng([scenario.seed, 1])
+        return random_batches(count, scenario.pipeline.batch, rng)
+    return pack_epoch(pack_problem(job), PackSettings(method="isf"), seed=scenario.seed, epoch=0)
 
 
 class _PackedStep:

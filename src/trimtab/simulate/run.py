@@ -15,6 +15,7 @@ from trimtab.errors import InfeasibleError, SettingsError
 from trimtab.schema.table import MetadataTable
 from trimtab.simulate.device_memory import Overflow, worst
 from trimtab.simulate.job import Job
+from trimtab.simulate.pack_caps import check_packs_hold_every_sample
 from trimtab.simulate.pipeline import simulate_pipeline
 from trimtab.simulate.scenario import SHORT_SAMPLE, Scenario
 from trimtab.simulate.simulated_step import PHASES, SimulatedStep
@@ -128,8 +129,10 @@ def simulate(job: Job, *, draw: bool = False, progress: Callable[[str], None] | 
         progress: told the strategy and step before each is simulated.
 
     Raises:
-        SettingsError, InfeasibleError: no strategy could be simulated; why the first could not.
+        SettingsError, InfeasibleError: no strategy could be simulated, and why the first could not; or a sample fits
+            no pack of a pipeline.
     """
+    check_packs_hold_every_sample(job)
     found: list[StrategyResult] = []
     refused: dict[str, str] = {}
     timelines: list[tuple[str, Timeline]] = []
