@@ -14,6 +14,7 @@ from trimtab.schema.table import MetadataTable
 from trimtab.schema.table_file import read_table
 from trimtab.simulate.bundled import scenario_file, scenario_names
 from trimtab.simulate.job import Job
+from trimtab.simulate.pack_caps import check_packs_hold_every_sample
 from trimtab.simulate.run import job_of
 from trimtab.simulate.scenario import Scenario
 from trimtab.simulate.sweep import ALIASES, Overrides, parse_sweep
@@ -32,6 +33,7 @@ PIPELINE_SWEEP = (
     "loading.prefetch=1,2,4",
 )
 _NEEDED = {"data": "a metadata table or a named data set", "model": "what is trained on it"}
+_CAPS_OF_PACKS = ("pipeline.pack_tokens", "pipeline.pack_tiles")
 _FILES = ("data", "model", "cluster")
 _DEGREE = "max_degree"
 
@@ -122,6 +124,8 @@ class SimulatedJob:
     def _suits(self, name: str, value: str) -> bool:
         try:
             self._scenario({name: value})
+            if name in _CAPS_OF_PACKS:
+                check_packs_hold_every_sample(self.job({name: value}))
         except SettingsError:
             return False
         return True
