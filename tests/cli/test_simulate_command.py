@@ -110,9 +110,30 @@ def test_where_nothing_fits_the_nearest_is_named(tmp_path: Path, capsys: pytest.
     result = printed(capsys, *arguments)
     needed = [max(each["needed_gb"] for each in row["out_of_memory"]) for row in result["sweep"]]
     best = max(each["needed_gb"] for each in result["recommended"]["out_of_memory"])
-    assert best == min(needed)
+    assert best <= 1.05 * min(needed)
     assert simulate.run(arguments) == 0
-    assert "nothing fits in memory (simulated); the nearest is" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "nothing fits in memory (simulated); the nearest is" in said
+    assert "recommended" not in said
+    recommended = result["recommended"]
+    assert (recommended["fits"], recommended["run"], recommended["run_needs"]) == (False, "", "")
+    assert recommended["remedy"].startswith("take more ranks")
+    assert recommended["remedy"] in said
+    assert not any(point["standing"] == "recommended" for point in result["sweep"])
+
+
+def test_no_gain_over_itself_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["flexrl-video-heavy", *SMALL, "strategies=[all]", "--sweep"]
+    assert simulate.run([*words, "seed=0,1"]) == 0
+    said = capsys.readouterr().out
+    assert "recommended (simulated): strategy all, the settings as given" in said
+    assert "times the throughput" not in said
+
+
+def test_switches_are_said_as_in_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["flexrl-video-heavy", *SMALL, "strategies=[all]", "--sweep", "recompute=on,off,True"]
+    tried = [point["settings"] for point in printed(capsys, *words)["sweep"]]
+    assert tried == [{"recompute": "true"}, {"recompute": "false"}]
 
 
 @pytest.mark.slow
@@ -129,7 +150,7 @@ def test_pipelines_are_compared_by_throughput(capsys: pytest.CaptureFixture[str]
 PIPELINE = ("omnibal-6b-20b", "batch_size=64", "steps=1", "strategies=[isf+stages]", "--sweep", "seed=0,0")
 
 
-@pytest.mark.parametrize("changed", [(), ("pipeline.pack_tiles=40", "pipeline.stages=2")])
+@pytest.mark.parametrize("changed", [(), ("pipeline.pack_tiles=40", "pipeline.stages=8")])
 def test_the_command_that_plans_stages_runs_as_it_stands(
     changed: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

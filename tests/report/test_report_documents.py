@@ -11,7 +11,7 @@ import pytest
 from trimtab.cli.main import main
 from trimtab.errors import MetadataError
 from trimtab.report.build import build_report
-from trimtab.report.sections import Group, Section
+from trimtab.report.sections import Command, Group, Section
 
 
 def shown(tmp_path: Path, document: dict[str, Any]) -> Group:
@@ -213,11 +213,45 @@ def test_a_sweep(tmp_path: Path) -> None:
         "as given (recommended)",
     ]
     assert sweep.text[-1] == "Not recommended, as it is the job itself or assumed: seed."
-    assert sweep.text[1:4] == [
+    assert sweep.text[1:5] == [
         "One step does not tell.",
-        "all is another's way; the nearest: trimtab train sft ...",
+        "all is another's way; the nearest:",
+        "trimtab train sft ...",
         "Before that: put in MODEL.",
     ]
+    assert isinstance(sweep.text[3], Command)
+
+
+def test_a_sweep_in_which_nothing_fits_recommends_nothing(tmp_path: Path) -> None:
+    over = [{"where": "device", "index": 3, "phase": "update", "needed_gb": 160.0, "limit_gb": 72.0}]
+
+    def outcome(standing: str, **settings: str) -> dict[str, Any]:
+        figures = {"step_ms": 900.0, "tokens_per_gpu_s": 1000.0, "out_of_memory": over, "phases": {"update": 900.0}}
+        return {"name": "all", **figures, "attention_ratio": 1.0, "settings": settings, "standing": standing}
+
+    document = {
+        "simulated": True,
+        "scenario": "mine",
+        "strategies": [outcome("")],
+        "sweep": [outcome("as given", max_degree="2"), outcome("recommended", max_degree="4")],
+        "recommended": {**outcome(""), "strategy": "all", "fits": False, "remedy": "take more ranks", "run": "trimtab"},
+    }
+    for settings in ({}, {"max_degree": "4"}, {"max_degree": "4", "recompute": "true"}):
+        document["recommended"] = {**document["recommended"], "settings": settings}  # type: ignore[dict-item]
+        strategies, sweep = shown(tmp_path, document).sections
+        named = ", ".join(f"{name}={value}" for name, value in settings.items()) or "the settings given"
+        assert sweep.text[:2] == [
+            f"Nothing fits in memory; the nearest is all with {named}: device 3 in update needs 160 GB of 72.",
+            "Take more ranks.",
+        ]
+        assert sweep.table is not None
+        assert not sweep.table.marked
+        assert not any("recommended" in str(each).lower() for each in (*sweep.text, *rows_of(sweep), *sweep.charts))
+        assert not any(isinstance(text, Command) for text in sweep.text)
+    (chart,) = strategies.charts
+    bars = json.loads(chart.figure)["data"][0]
+    assert bars["y"] == ["all<br>does not fit"]
+    assert bars["marker"]["pattern"]["shape"] == ["/"]
 
 
 def test_stages(tmp_path: Path) -> None:

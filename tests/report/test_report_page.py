@@ -16,7 +16,8 @@ from trimtab.report.breakable import breakable
 from trimtab.report.build import Report, build_report
 from trimtab.report.figures.thinning import TABLE_ROWS, bins, evenly, medians
 from trimtab.report.html_page import render_page
-from trimtab.report.sections import Group, Section
+from trimtab.report.paragraph import paragraph
+from trimtab.report.sections import Command, Group, Section
 
 WRITTEN = datetime(2026, 1, 2, 3, 4)
 
@@ -54,6 +55,19 @@ def test_variants_stand_side_by_side_baseline_first(tmp_path: Path) -> None:
 )
 def test_names_may_break_behind_their_joints_only(text: str, shown: str) -> None:
     assert str(breakable(text)) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("`trimtab scan` it, <b>", "<p><code>trimtab scan</code> it, &lt;b&gt;</p>"),
+        (Command("trimtab `a` <b>"), '<pre class="command"><code>trimtab `a` &lt;b&gt;</code></pre>'),
+    ],
+)
+def test_code_of_a_paragraph_stands_as_code(text: str, shown: str) -> None:
+    assert str(paragraph(text)) == shown
+    section = Section(title="Sweep", text=[text])
+    assert shown in render_page("page", [Group(title="one", sections=[section])], written=WRITTEN)
 
 
 def test_every_question_has_its_section(tmp_path: Path) -> None:

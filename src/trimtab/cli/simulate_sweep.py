@@ -57,7 +57,7 @@ def run_sweep(as_json: bool, maker: SimulatedJob, job: Job, found: Simulation, s
 
 
 def _standing(maker: SimulatedJob, best: Recommendation, name: str, value: str) -> str:
-    if best.settings.get(name) == value:
+    if best.fits and best.settings.get(name) == value:
         return "recommended"
     return "as given" if maker.is_given(name, value) else ""
 

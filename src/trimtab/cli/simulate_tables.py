@@ -132,14 +132,13 @@ def print_recommendation(
         doubts: of other steps.
         fixed: settings swept that are no choice.
     """
-    console, first, result = Console(), found.strategies[0], best.result
+    console, result = Console(), best.result
     steps = _steps(found.scenario.steps)
     changes = " ".join(f"{name}={value}" for name, value in best.settings.items()) or "the settings as given"
-    gain = f"{result.tokens_per_gpu_s / first.tokens_per_gpu_s:.2f} times the throughput of {first.name}"
     lines = [
         f"recommended (simulated): strategy {best.strategy}, {changes}",
-        f"  step {_seconds(result.step_ms)} s, {result.tokens_per_gpu_s:.0f} tokens/GPU/s, {gain}; fits in memory "
-        f"in the {steps} simulated (steps=N simulates more of the data)",
+        f"  step {_seconds(result.step_ms)} s, {result.tokens_per_gpu_s:.0f} tokens/GPU/s{_gain(found, best)}; "
+        f"fits in memory in the {steps} simulated (steps=N simulates more of the data)",
         *(f"  {doubt}" for doubt in doubts),
         f"  {run}",
         *([f"  {run.needs}"] if run.needs else []),
@@ -148,12 +147,22 @@ def print_recommendation(
         overflows = "; ".join(map(str, result.out_of_memory))
         lines = [
             f"nothing fits in memory (simulated); the nearest is strategy {best.strategy}, {changes}: {overflows}",
-            "  take more ranks, pipeline.stages or tensor_parallel, or smaller media (media.*)",
+            f"  {best.remedy}",
         ]
     if fixed:
         lines.append(f"not recommended, as it is the job itself or assumed: {', '.join(fixed)}")
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _gain(found: Simulation, best: Recommendation) -> str:
+    """Over the first strategy, unless that, unchanged, is what is recommended."""
+    first = found.strategies[0]
+    same = first.name == best.strategy
+    if same and not best.settings:
+        return ""
+    times = best.result.tokens_per_gpu_s / first.tokens_per_gpu_s
+    return f", {times:.2f} times the throughput of {first.name}{' as given' if same else ''}"
 
 
 def _steps(count: int) -> str:

@@ -15,6 +15,7 @@ from plotly.offline import get_plotlyjs
 
 import trimtab
 from trimtab.report.breakable import breakable
+from trimtab.report.paragraph import paragraph
 from trimtab.report.sections import Chart, Group
 from trimtab.schema.output_file import write_output
 
@@ -55,6 +56,7 @@ def _environment() -> Environment:
     )
     pages.filters["figure_json"] = _figure_json
     pages.filters["breakable"] = breakable
+    pages.filters["paragraph"] = paragraph
     return pages
 
 

@@ -60,13 +60,19 @@ class DataTable:
     marked: frozenset[int] = frozenset()
 
 
+class Command(str):
+    """A paragraph to copy into a shell; stands on the page as code."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Section:
     """One question a reader has.
 
     Attributes:
         title: heading.
-        text: paragraphs that say how to read it.
+        text: paragraphs that say how to read it; of them a ``Command`` stands as code, and so do `words in backticks`.
         charts: plots.
         table: the same figures for keyboards and screen readers, or None.
         headline: its table stands open on the page, and is printed in the terminal.

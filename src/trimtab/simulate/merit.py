@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trimtab.simulate.run import StrategyResult
 
 OURS = ("all", "whole-sample", "isf+stages+recompute")
 """Of strategies as fast as each other the first of these is chosen."""
 WORTH_A_CHANGE = 0.01
 """Least share of the time for a token that a change must save."""
+_AS_NEAR = 1.05
+"""Overflows apart by no more than this are equal: neither choice is one that fits."""
 _SEEN = 5e-4
 """Share of a figure below which it is printed as no change."""
 
@@ -17,17 +21,23 @@ def overflow_share(result: StrategyResult) -> float:
     return max((each.needed_gb / each.limit_gb for each in result.out_of_memory), default=0.0)
 
 
-def merit(result: StrategyResult) -> tuple[float, float]:
-    """Least is best: how far it overflows, then time for a token, as steps may differ in what they hold."""
-    return overflow_share(result), -result.tokens_per_gpu_s
+def nearest(results: Sequence[StrategyResult]) -> list[StrategyResult]:
+    """Those that fit; where none does, those about as near to fitting as the nearest."""
+    least = min(map(overflow_share, results))
+    return [result for result in results if overflow_share(result) <= _AS_NEAR * least]
+
+
+def best_of(results: Sequence[StrategyResult]) -> StrategyResult:
+    """Of the nearest the one with least time for a token, as steps may differ in what they hold."""
+    return max(nearest(results), key=lambda result: result.tokens_per_gpu_s)
 
 
 def better(result: StrategyResult, base: StrategyResult) -> bool:
     """It fits, or comes nearer to fitting, where the other does not; or is faster by enough."""
-    (over, speed), (base_over, base_speed) = merit(result), merit(base)
-    if over != base_over:
+    over, base_over = overflow_share(result), overflow_share(base)
+    if max(over, base_over) > _AS_NEAR * min(over, base_over):
         return over < base_over
-    return -speed > -base_speed * (1 + WORTH_A_CHANGE)
+    return result.tokens_per_gpu_s > base.tokens_per_gpu_s * (1 + WORTH_A_CHANGE)
 
 
 def alike(result: StrategyResult, base: StrategyResult) -> bool:

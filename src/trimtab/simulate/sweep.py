@@ -9,11 +9,13 @@ from typing import Any
 from trimtab.errors import SettingsError
 from trimtab.simulate.choices import CHOICES, check_sweepable
 from trimtab.simulate.how_to_run import HowToRun
-from trimtab.simulate.merit import OURS, alike, better, merit
+from trimtab.simulate.merit import OURS, alike, best_of, better, nearest
 from trimtab.simulate.run import Simulation, StrategyResult
+from trimtab.simulate.switches import as_commands_say
 
 ALIASES = {"H_pack": "pack_tokens", "h_pack": "pack_below", "p_max": "max_degree"}
 _MOST_POINTS = 64
+_MORE_MEMORY = "take more ranks, pipeline.stages or tensor_parallel, or smaller media (media.*)"
 
 Overrides = Mapping[str, str]
 Run = Callable[[Overrides], StrategyResult]
@@ -38,7 +40,7 @@ class SweepPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Recommendation:
-    """What to run.
+    """What to run; where nothing fits in memory, what comes nearest to fitting, which is not to be run.
 
     Attributes:
         strategy: name of it.
@@ -52,10 +54,22 @@ class Recommendation:
     result: StrategyResult
     fits: bool
 
+    @property
+    def remedy(self) -> str:
+        """What would make it fit; "" where it does."""
+        return "" if self.fits else _MORE_MEMORY
+
     def to_json(self, run: HowToRun, doubts: Sequence[str]) -> dict[str, Any]:
-        """A JSON-ready dictionary; ``run`` is how the trainer is told so, ``doubts`` are of other steps."""
-        own = {"strategy": self.strategy, "settings": self.settings, "fits": self.fits}
-        own |= {"run": run.command, "run_remark": run.remark, "run_needs": run.needs, "doubts": list(doubts)}
+        """A JSON-ready dictionary.
+
+        Args:
+            run: how the trainer is told so; left out where it does not fit.
+            doubts: of other steps; left out where it does not fit.
+        """
+        told = run if self.fits else HowToRun(command="", remark="")
+        own = {"strategy": self.strategy, "settings": self.settings, "fits": self.fits, "remedy": self.remedy}
+        own |= {"run": told.command, "run_remark": told.remark, "run_needs": told.needs}
+        own["doubts"] = list(doubts) if self.fits else []
         return {**own, **self.result.to_json()}
 
 
@@ -69,7 +83,7 @@ def parse_sweep(words: Sequence[str]) -> dict[str, list[str]]:
     for word in words:
         name, equals, values = word.partition("=")
         name = ALIASES.get(name, name)
-        listed = list(dict.fromkeys(value.strip() for value in values.split(",")))
+        listed = list(dict.fromkeys(as_commands_say(name, value.strip()) for value in values.split(",")))
         if not name or not equals or "" in listed:
             raise SettingsError(f"--sweep {word}: write setting=value,value,...; such as max_degree=1,2,4,8")
         if name in swept:
@@ -100,8 +114,8 @@ def fastest(simulation: Simulation) -> StrategyResult:
 
     Of strategies as fast as each other trimtab's own comes first.
     """
-    best = min(simulation.strategies, key=merit)
-    ours = [row for name in OURS for row in simulation.strategies if row.name == name]
+    best = best_of(simulation.strategies)
+    ours = [row for name in OURS for row in nearest(simulation.strategies) if row.name == name]
     return next((row for row in ours if not better(best, row)), best)
 
 
@@ -120,18 +134,24 @@ def recommend(base: StrategyResult, points: Mapping[str, Sequence[SweepPoint]], 
     for name, tried in points.items():
         if name not in CHOICES:
             continue
-        best = min(tried, key=lambda point: merit(point.result))
+        best = _best(tried)
         candidates.append(best)
         if better(best.result, base):
             together[name] = best.settings[name]
     if len(together) > 1:
         candidates.append(SweepPoint(settings=together, result=run(together)))
-    best = min(candidates, key=lambda point: merit(point.result))
-    if best.settings and not better(best.result, base):
+    best = _best(candidates)
+    as_near = base in nearest([point.result for point in candidates])
+    if best.settings and as_near and not better(best.result, base):
         best = candidates[0]
     return Recommendation(
         strategy=base.name, settings=best.settings, result=best.result, fits=not best.result.out_of_memory
     )
+
+
+def _best(points: Sequence[SweepPoint]) -> SweepPoint:
+    best = best_of([point.result for point in points])
+    return next(point for point in points if point.result is best)
 
 
 def without_effect(base: StrategyResult, points: Mapping[str, Sequence[SweepPoint]]) -> list[str]:

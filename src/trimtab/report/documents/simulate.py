@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from trimtab.report.documents.bars import bar_chart
+from trimtab.report.documents.overflow import missing
 from trimtab.report.documents.rest import number, rest
 from trimtab.report.documents.simulate_sweep import sweep_sections
 from trimtab.report.documents.step_tokens import hold_different
@@ -38,10 +39,10 @@ def simulate_sections(document: dict[str, Any]) -> list[Section]:
         )
         for position, phase in enumerate(phases)
     }
-    crowded = [row for row in rows if row["out_of_memory"]]
-    overflows = [f"{row['name']} does not fit: {_missing(row['out_of_memory'])}" for row in crowded]
+    crowded = {at for at, row in enumerate(rows) if row["out_of_memory"]}
+    overflows = [f"{rows[at]['name']} does not fit: {missing(rows[at]['out_of_memory'])}" for at in sorted(crowded)]
     left_out = [f"{name} was left out: {reason}." for name, reason in (document.get("left_out") or {}).items()]
-    names = [str(row["name"]) for row in rows]
+    chart = _chart([str(row["name"]) for row in rows], series, uneven, crowded)
     return [
         Section(
             title="Strategies (simulated)",
@@ -52,7 +53,7 @@ def simulate_sections(document: dict[str, Any]) -> list[Section]:
                 *overflows,
                 *(["Times of a strategy that does not fit are those of enough memory."] if overflows else []),
             ],
-            charts=[_chart(names, series, uneven)],
+            charts=[chart],
             table=_table(rows, phases),
             headline=True,
         ),
@@ -66,10 +67,12 @@ def _thousands(row: dict[str, Any], uneven: bool) -> float:
     return float(row["tokens_per_step"]) / 1e3 if uneven else 1.0
 
 
-def _chart(names: list[str], series: Mapping[str, tuple[Sequence[float | None], str]], uneven: bool) -> Chart:
+def _chart(
+    names: list[str], series: Mapping[str, tuple[Sequence[float | None], str]], uneven: bool, crowded: Set[int]
+) -> Chart:
     what, unit = ("1,000 tokens", "ms / 1,000 tokens") if uneven else ("a step", "ms")
     title = f"simulated time of {what} by phase"
-    return bar_chart(title, names, series, unit=f"{unit}, simulated", stacked=True)
+    return bar_chart(title, names, series, unit=f"{unit}, simulated", stacked=True, crowded=crowded)
 
 
 def _job(document: dict[str, Any]) -> str:
@@ -98,13 +101,3 @@ def _table(rows: list[dict[str, Any]], phases: list[str]) -> DataTable:
         "memory",
     ]
     return DataTable(columns=columns, rows=cells, note="Simulated.")
-
-
-def _missing(overflows: list[Any]) -> str:
-    """What needs more memory than there is, in one line."""
-    return "; ".join(
-        f"{each['where']} {each['index']} in {each['phase']} needs {each['needed_gb']:.0f} GB of {each['limit_gb']:.0f}"
-        + (f" ({each['count']} such)" if each.get("count", 1) > 1 else "")
-        + (f", longest: sample {each['longest']!r}, {each['longest_tokens']:,} tokens" if each.get("longest") else "")
-        for each in overflows
-    )

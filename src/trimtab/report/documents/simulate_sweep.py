@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trimtab.report.documents.bars import bar_chart
+from trimtab.report.documents.overflow import missing
 from trimtab.report.documents.rest import number
 from trimtab.report.documents.step_tokens import hold_different
-from trimtab.report.sections import Chart, DataTable, Section
+from trimtab.report.sections import Chart, Command, DataTable, Section
 
 _BEST = "recommended"
 _TRIED, _RECOMMENDED = "#8b95a1", "#2f80ed"
@@ -38,12 +39,7 @@ def sweep_sections(document: dict[str, Any]) -> list[Section]:
         Section(
             title="Sweep (simulated)",
             text=[
-                f"Recommended: {best['strategy']} with {_settings(best) or 'the settings given'}; "
-                f"{number(best['step_ms'])} ms a step, {number(best['tokens_per_gpu_s'])} tokens / GPU s, "
-                f"{'fits in memory' if best['fits'] else 'does not fit in memory'}.",
-                *map(str, best.get("doubts") or ()),
-                *([f"{best.get('run_remark') or 'run'}: {best['run']}"] if best.get("run") else []),
-                *([f"Before that: {best['run_needs']}."] if best.get("run_needs") else []),
+                *(_recommended(best) if best["fits"] else _nearest(best)),
                 f"Strategy {best['strategy']} throughout, one setting changed at a time.",
                 *_sentences(document),
             ],
@@ -59,6 +55,29 @@ def sweep_sections(document: dict[str, Any]) -> list[Section]:
     ]
 
 
+def _recommended(best: Mapping[str, Any]) -> list[str]:
+    """What to run, and how sure that is."""
+    said = [
+        f"Recommended: {_named(best)}; {number(best['step_ms'])} ms a step, "
+        f"{number(best['tokens_per_gpu_s'])} tokens / GPU s, fits in memory.",
+        *map(str, best.get("doubts") or ()),
+    ]
+    if best.get("run"):
+        said += [f"{best.get('run_remark') or 'run'}:", Command(best["run"])]
+    return said + ([f"Before that: {best['run_needs']}."] if best.get("run_needs") else [])
+
+
+def _nearest(best: Mapping[str, Any]) -> list[str]:
+    """Nothing is worth running: what overflows least, and what would help."""
+    said = [f"Nothing fits in memory; the nearest is {_named(best)}: {missing(best['out_of_memory'])}."]
+    remedy = str(best.get("remedy") or "")
+    return said + ([f"{remedy[:1].upper()}{remedy[1:]}."] if remedy else [])
+
+
+def _named(best: Mapping[str, Any]) -> str:
+    return f"{best['strategy']} with {_settings(best) or 'the settings given'}"
+
+
 def _sentences(document: dict[str, Any]) -> list[str]:
     """What is left out of the figures, and what of them is no advice."""
     told = {"without_effect": "No effect", "not_recommended": "Not recommended, as it is the job itself or assumed"}
@@ -68,12 +87,15 @@ def _sentences(document: dict[str, Any]) -> list[str]:
 def _tried(document: dict[str, Any]) -> list[_Tried]:
     """What was given, every change, and the changes recommended together."""
     best, idle = document["recommended"], document.get("without_effect") or ()
+    chosen = _BEST if best["fits"] else ""
     as_given = [row for row in document["strategies"] if row["name"] == best["strategy"]]
-    tried = [_Tried("as given", row, "" if best["settings"] else _BEST) for row in as_given]
+    tried = [_Tried("as given", row, "" if best["settings"] else chosen) for row in as_given]
     shown = [point for point in document["sweep"] if not all(name in idle for name, _ in _pairs(point))]
-    tried += [_Tried(_settings(point), point, point.get("standing") or "") for point in shown]
+    told = [str(point.get("standing") or "") for point in shown]
+    standings = [chosen if standing == _BEST else standing for standing in told]
+    tried += [_Tried(_settings(point), point, standing) for point, standing in zip(shown, standings, strict=True)]
     if len(best["settings"]) > 1:
-        tried.append(_Tried("these together", best, _BEST))
+        tried.append(_Tried("these together", best, chosen))
     return tried
 
 
@@ -97,7 +119,10 @@ def _chart(title: str, tried: Sequence[_Tried], figure: str, unit: str) -> Chart
         return [float(each.outcome[figure]) if each.recommended == recommended else None for each in tried]
 
     series = {"tried": (values(False), _TRIED), "recommended": (values(True), _RECOMMENDED)}
-    return bar_chart(title, [each.label for each in tried], series, unit=unit, stacked=True)
+    if not any(each.recommended for each in tried):
+        del series["recommended"]
+    crowded = {at for at, each in enumerate(tried) if each.outcome["out_of_memory"]}
+    return bar_chart(title, [each.label for each in tried], series, unit=unit, stacked=True, crowded=crowded)
 
 
 def _pairs(point: Mapping[str, Any]) -> list[tuple[str, str]]:
