@@ -45,7 +45,7 @@ def test_every_bundled_scenario_runs_and_says_where_its_figures_come_from(
     result = printed(capsys, name, "steps=1")
     assert result["simulated"] is True
     assert result["scenario"] == name
-    assert result.keys() == {"simulated", "scenario", "settings", "strategies", "left_out"}
+    assert result.keys() == {"simulated", "scenario", "settings", "steps", "strategies", "left_out"}
     assert result["settings"]["ranks"] > 1
     for row in result["strategies"]:
         assert row.keys() == ROW
@@ -159,6 +159,15 @@ def test_the_command_that_plans_stages_runs_as_it_stands(
     assert words[:4] == ["stages", "--model", "internvl-6b-20b", "--cluster"]
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["predicted_step_ms"] > 0
+
+
+def test_data_that_end_early_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [flat_table(tmp_path / "t.parquet"), "model=internvl-6b-20b", "ranks=8", "batch_size=12", "steps=40"]
+    words += ["pipeline.stages=4", "pipeline.pack_tokens=8192", "shards=2", "strategies=[random,isf]"]
+    steps = printed(capsys, *words)["steps"]
+    assert 0 < steps < 40
+    assert simulate.run(words) == 0
+    assert f"means of {steps} steps (of 40: the data hold no more)" in capsys.readouterr().out
 
 
 def test_one_stage_leaves_nothing_to_cut(capsys: pytest.CaptureFixture[str]) -> None:

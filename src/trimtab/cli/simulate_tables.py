@@ -43,7 +43,7 @@ def print_simulation(job: Job, found: Simulation) -> None:
             "no" if row.out_of_memory else "yes",
             f"{row.planning_ms:.0f}",
         )
-    console.print(_headline(job), highlight=False, markup=False, soft_wrap=True)
+    console.print(_headline(job, found), highlight=False, markup=False, soft_wrap=True)
     print_whole(console, table)
     if len({row.tokens for row in found.strategies}) > 1:
         console.print("steps hold different tokens; gain compares tokens/GPU/s", highlight=False)
@@ -54,15 +54,17 @@ def print_simulation(job: Job, found: Simulation) -> None:
         console.print(f"{name} left out: {reason}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _headline(job: Job) -> str:
-    scenario = job.scenario
+def _headline(job: Job, found: Simulation) -> str:
+    scenario, few = job.scenario, ""
+    if found.steps < scenario.steps:
+        few = f" (of {scenario.steps}: the data hold no more)"
     packs = scenario.pack_length is not None or scenario.pipeline.stages > 0
     samples = f"{scenario.batch_size} {'packs' if packs else 'samples'}"
     if scenario.task == "grpo":
         samples = f"{scenario.batch_size} prompts of {scenario.rollout.replies} replies"
     return (
         f"SIMULATED {scenario.name}: {scenario.task} of {job.architecture.name} on {scenario.ranks} {job.cluster.name}"
-        f", {samples} a step, {job.workload.description}; means of {_steps(scenario.steps)}. Planning ran here."
+        f", {samples} a step, {job.workload.description}; means of {_steps(found.steps)}{few}. Planning ran here."
     )
 
 
@@ -133,7 +135,7 @@ def print_recommendation(
         fixed: settings swept that are no choice.
     """
     console, result = Console(), best.result
-    steps = _steps(found.scenario.steps)
+    steps = _steps(found.steps)
     changes = " ".join(f"{name}={value}" for name, value in best.settings.items()) or "the settings as given"
     lines = [
         f"recommended (simulated): strategy {best.strategy}, {changes}",

@@ -28,9 +28,8 @@ def doubts(simulation: Simulation, best: Recommendation) -> list[str]:
     base = next(row for row in simulation.strategies if row.name == best.strategy)
     rivals = [row for row in simulation.strategies if row is not base and overflow_share(row) == overflow_share(base)]
     if len(base.token_seconds) == 1 and (rivals or best.settings):
-        return [
-            "One step does not tell how much steps differ, and others may recommend otherwise: set steps=4 or more."
-        ]
+        more = "lower batch_size, as the data hold no second step" if simulation.scenario.steps > 1 else "set steps=4"
+        return [f"One step does not tell how much steps differ, and others may recommend otherwise: {more}."]
     rivals.sort(key=lambda row: -row.tokens_per_gpu_s)
     doubted = [said for rival in rivals if (said := _of_rival(base, rival)) is not None][:1]
     if best.settings and overflow_share(best.result) == overflow_share(base):

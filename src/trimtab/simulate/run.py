@@ -83,12 +83,18 @@ class Simulation:
     refused: dict[str, str] = field(default_factory=dict)
     timelines: list[tuple[str, Timeline]] = field(default_factory=list)
 
+    @property
+    def steps(self) -> int:
+        """Steps that every strategy ran: fewer than asked for where the data end."""
+        return min((len(row.token_seconds) for row in self.strategies), default=0)
+
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""
         return {
             "simulated": True,
             "scenario": self.scenario.name,
             "settings": asdict(self.scenario),
+            "steps": self.steps,
             "strategies": [each.to_json() for each in self.strategies],
             "left_out": self.refused,
         }
