@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trimtab.report.whole_table import print_whole
+from trimtab.schema.number_of import number_of
 from trimtab.simulate.how_to_run import HowToRun
 from trimtab.simulate.job import Job
 from trimtab.simulate.run import Simulation, StrategyResult
@@ -64,7 +65,8 @@ def _headline(job: Job, found: Simulation) -> str:
         samples = f"{scenario.batch_size} prompts of {scenario.rollout.replies} replies"
     return (
         f"SIMULATED {scenario.name}: {scenario.task} of {job.architecture.name} on {scenario.ranks} {job.cluster.name}"
-        f", {samples} a step, {job.workload.description}; means of {_steps(found.steps)}{few}. Planning ran here."
+        f", {samples} a step, {job.workload.description}; means of {number_of(found.steps, 'step')}{few}. "
+        "Planning ran here."
     )
 
 
@@ -135,7 +137,7 @@ def print_recommendation(
         fixed: settings swept that are no choice.
     """
     console, result = Console(), best.result
-    steps = _steps(found.steps)
+    steps = number_of(found.steps, "step")
     changes = " ".join(f"{name}={value}" for name, value in best.settings.items()) or "the settings as given"
     lines = [
         f"recommended (simulated): strategy {best.strategy}, {changes}",
@@ -165,10 +167,6 @@ def _gain(found: Simulation, best: Recommendation) -> str:
         return ""
     times = best.result.tokens_per_gpu_s / first.tokens_per_gpu_s
     return f", {times:.2f} times the throughput of {first.name}{' as given' if same else ''}"
-
-
-def _steps(count: int) -> str:
-    return "1 step" if count == 1 else f"{count} steps"
 
 
 def _seconds(milliseconds: float) -> str:

@@ -78,12 +78,14 @@ def _not_finite(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         steps = [str(step.step) for step in run.steps if not math.isfinite(step.loss)]
         if steps:
-            shown = ", ".join(steps[:10]) + (", …" if len(steps) > 10 else "")
-            said.append(f"{run.name}: the loss was not finite in {number_of(len(steps), 'step')} ({shown}).")
+            said.append(f"{run.name}: the loss was not finite in {_listed(steps)}.")
         skipped = [step for step in run.steps if step.grad_norm is None]
         for why, learned_from in (("its gradient not finite", True), ("nothing to learn from loaded", False)):
             steps = [str(step.step) for step in skipped if bool(step.loss_tokens) is learned_from]
             if steps:
-                shown = ", ".join(steps[:10]) + (", …" if len(steps) > 10 else "")
-                said.append(f"{run.name}: skipped, {why}: {number_of(len(steps), 'step')} ({shown}).")
+                said.append(f"{run.name}: skipped, {why}: {_listed(steps)}.")
     return said
+
+
+def _listed(steps: Sequence[str]) -> str:
+    return f"{number_of(len(steps), 'step')} ({', '.join(steps[:10])}{', …' if len(steps) > 10 else ''})"
