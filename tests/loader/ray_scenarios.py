@@ -179,6 +179,7 @@ def full(folder: Path) -> None:
     tasks = clips(folder, 24, frames=64, width=336, height=252)
     assert sum(task.nbytes for task in tasks) > 100 << 20
     ray.init(
+        address="local",  # without it Ray joins whatever cluster a killed run left noted in /tmp/ray
         num_cpus=2, include_dashboard=False, object_store_memory=80 << 20, namespace=NAMESPACE, log_to_driver=False,
         _node_ip_address="127.0.0.1",
     )  # fmt: skip
