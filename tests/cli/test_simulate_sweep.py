@@ -182,3 +182,43 @@ def test_a_sweep_in_one_word_with_a_trace_behind_it(tmp_path: Path, capsys: pyte
     result = printed(capsys, *words, str(tmp_path / "trace.json"))
     assert len(result["sweep"]) == 2
     assert (tmp_path / "trace.json").exists()
+
+
+def test_values_that_cannot_be_are_told_and_the_others_simulated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "flexrl-video-heavy",
+        *SMALL,
+        "strategies=[all]",
+        "--sweep",
+        "tensor_parallel=3,2",
+        "pack_length=4096,8192",
+    ]
+    result = printed(capsys, *words)
+    assert [(point["settings"], point["standing"], point.get("error")) for point in result["sweep"]] == [
+        ({"tensor_parallel": "3"}, "", "ranks=8 is not a multiple of tensor_parallel=3"),
+        ({"tensor_parallel": "2"}, "", None),
+        ({"pack_length": "4096"}, "", "pack_length=4096 needs task=sft: replies are not packed beforehand"),
+        ({"pack_length": "8192"}, "", "pack_length=8192 needs task=sft: replies are not packed beforehand"),
+    ]
+    assert result["without_effect"] == []
+    assert result["recommended"]["fits"] is True
+    document = tmp_path / "sweep.json"
+    document.write_text(json.dumps(result))
+    section = build_report([document]).document_groups[0].sections[1]
+    assert section.table is not None
+    reason = "cannot be: ranks=8 is not a multiple of tensor_parallel=3"
+    assert section.table.rows[1] == ["tensor_parallel=3", "–", "–", reason]
+    assert not any("tensor_parallel=3" in chart.figure for chart in section.charts)
+    assert simulate.run(words) == 0
+    assert reason in " ".join(capsys.readouterr().out.split())
+
+
+def test_packs_below_the_longest_sample_end_no_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [flat_table(tmp_path / "t.parquet"), "model=internvl-6b-20b", "ranks=8", "batch_size=8", "steps=1"]
+    words += ["pipeline.stages=4", "pipeline.pack_tokens=8192", "strategies=[isf]", "--sweep"]
+    short, long = printed(capsys, *words, "pipeline.pack_tokens=1024,8192")["sweep"]
+    assert short["error"].startswith("pipeline.pack_tokens=1024 is less than the ")
+    assert "set pipeline.pack_tokens" not in short["error"]
+    assert long["step_ms"] > 0

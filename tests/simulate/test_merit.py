@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from simulate_cases import small
 
+from trimtab.errors import SettingsError
 from trimtab.simulate.device_memory import Overflow
 from trimtab.simulate.merit import better
 from trimtab.simulate.run import Simulation, StrategyResult
@@ -48,3 +49,15 @@ def test_a_change_that_saves_a_little_memory_where_nothing_fits_is_not_worth_nam
     nearest = recommend(base, tried, lambda _: base)
     assert (nearest.settings, nearest.fits) == ({}, False)
     assert nearest.remedy.startswith("take more ranks")
+
+
+def test_changes_that_contradict_each_other_are_not_taken_together() -> None:
+    def contradicts(_: object) -> StrategyResult:
+        raise SettingsError("ranks=8 is not a multiple of shards=3; change either")
+
+    base = result("all", 100)
+    tried = {
+        name: [SweepPoint(settings={name: "2"}, result=result("all", speed))]
+        for name, speed in (("shards", 120), ("tensor_parallel", 130))
+    }
+    assert recommend(base, tried, contradicts).settings == {"tensor_parallel": "2"}

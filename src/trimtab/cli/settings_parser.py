@@ -36,6 +36,36 @@ def parse_settings(kind: type[Settings], arguments: Sequence[str], *, command: s
         SettingsError: a field is unknown or its value of the wrong kind, or a file cannot be read.
     """
     types = dict(_fields(kind))
+    words = [_written_out(word, types) for word in _words(arguments, types)]
+    parser = _parser(kind, command)
+    try:
+        values = parser.instantiate(parser.parse_args(words)).as_dict()
+    except (ArgumentError, TypeError, ValueError) as error:
+        raise SettingsError(told(str(error), types, words)) from error
+    values.pop(_CONFIG, None)
+    return kind(**values)
+
+
+def check_kinds(kind: type, arguments: Sequence[str], *, command: str) -> None:
+    """Refuse what is no setting or no value of its kind; whether the settings go together is left open.
+
+    Args:
+        kind: a frozen dataclass whose docstring describes its fields.
+        arguments: as for ``parse_settings``.
+        command: named in the usage text.
+
+    Raises:
+        SettingsError: a field is unknown or its value of the wrong kind, or a file cannot be read.
+    """
+    types = dict(_fields(kind))
+    words = [_written_out(word, types) for word in _words(arguments, types)]
+    try:
+        _parser(kind, command).parse_args(words)
+    except (ArgumentError, TypeError, ValueError) as error:
+        raise SettingsError(told(str(error), types, words)) from error
+
+
+def _parser(kind: type, command: str) -> ArgumentParser:
     parser = ArgumentParser(
         prog=command,
         exit_on_error=False,
@@ -44,14 +74,7 @@ def parse_settings(kind: type[Settings], arguments: Sequence[str], *, command: s
     )
     parser.add_argument("--config", metavar="FILE", help="YAML file of settings; arguments behind it win")
     parser.add_class_arguments(kind, as_group=False)
-    words = [_written_out(word, types) for word in _words(arguments, types)]
-    try:
-        parsed = parser.parse_args(words)
-        values = parser.instantiate(parsed).as_dict()
-    except (ArgumentError, TypeError, ValueError) as error:
-        raise SettingsError(told(str(error), types, words)) from error
-    values.pop(_CONFIG, None)
-    return kind(**values)
+    return parser
 
 
 def _fields(kind: type, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -36,22 +36,21 @@ def run_sweep(as_json: bool, maker: SimulatedJob, job: Job, found: Simulation, s
             changed_job = maker.job({**changed, "strategies": f"[{base.name}]"})
             return simulate(changed_job, progress=lambda at: progress.update(f"{said}: {at}")).strategies[0]
 
-        points = sweep(acting, at)
-        best = recommend(base, points, at)
+        tried = sweep(acting, at)
+        best = recommend(base, tried.points, at)
         run, doubted = how_to_run(maker.job(best.settings), best.strategy), doubts(found, best)
     standings = {
-        (name, value): _standing(maker, best, name, value) for name, values in acting.items() for value in values
+        (name, value): "" if (name, value) in tried.refused else _standing(maker, best, name, value)
+        for name, values in acting.items()
+        for value in values
     }
-    idle, fixed = without_effect(base, points), no_choices(points)
+    idle, fixed = without_effect(base, tried), no_choices(tried.points)
     if as_json:
-        listed = [
-            point.to_json(standings[name, point.settings[name]]) for name, tried in points.items() for point in tried
-        ]
-        told = {"sweep": listed, "without_effect": idle, "not_recommended": fixed}
+        told = {"sweep": tried.to_json(standings), "without_effect": idle, "not_recommended": fixed}
         print(json.dumps({**found.to_json(), **told, "recommended": best.to_json(run, doubted)}))
         return 0
     print_simulation(job, found)
-    print_sweep(base, points, standings, idle)
+    print_sweep(base, tried, standings, idle)
     print_recommendation(found, best, run, doubted, fixed)
     return 0
 

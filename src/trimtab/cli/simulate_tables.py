@@ -15,7 +15,7 @@ from trimtab.simulate.how_to_run import HowToRun
 from trimtab.simulate.job import Job
 from trimtab.simulate.run import Simulation, StrategyResult
 from trimtab.simulate.simulated_step import PHASES
-from trimtab.simulate.sweep import Recommendation, SweepPoint
+from trimtab.simulate.sweep import Recommendation, Sweep, SweepPoint
 
 _BAR = 28
 _OF_EXCHANGES = frozenset({"pack_below", "pack_tokens"})
@@ -72,7 +72,7 @@ def _headline(job: Job, found: Simulation) -> str:
 
 def print_sweep(
     base: StrategyResult,
-    points: Mapping[str, Sequence[SweepPoint]],
+    swept: Sweep,
     standings: Mapping[tuple[str, str], str],
     idle: Sequence[str],
 ) -> None:
@@ -80,13 +80,13 @@ def print_sweep(
 
     Args:
         base: with nothing changed.
-        points: what was tried of each setting.
-        standings: whether a value is the one given or recommended.
+        swept: what became of the values of each setting.
+        standings: whether a value is the one given or recommended, in the order of the rows.
         idle: settings none of whose values makes a difference; said in a sentence.
     """
     console = Console()
-    slowest = min((_speed(point) for tried in points.values() for point in tried if _speed(point)), default=1.0)
-    for name, tried in points.items():
+    slowest = min((_speed(point) for tried in swept.points.values() for point in tried if _speed(point)), default=1.0)
+    for name in swept.points:
         if name in idle:
             continue
         title = Text(f"{base.name}: {name}", style="italic")
@@ -94,24 +94,32 @@ def print_sweep(
         table.add_column("value", justify="right", no_wrap=True)
         for heading in ("step s", "time a token", "tokens/GPU/s"):
             table.add_column(heading, justify="right", no_wrap=True)
-        for heading in ("fits", "", ""):
+        for heading in ("fits", ""):
             table.add_column(heading, no_wrap=True)
-        for point in tried:
-            speed = _speed(point)
-            table.add_row(
-                Text(point.settings[name]),
-                _seconds(point.result.step_ms),
-                f"{base.tokens_per_gpu_s / speed - 1:+.1%}" if speed else "-",
-                f"{speed:.0f}",
-                "no" if point.result.out_of_memory else "yes",
-                standings[name, point.settings[name]],
-                "█" * round(_BAR * slowest / speed) if speed else "",
-            )
+        table.add_column("", max_width=_BAR)
+        tried = swept.of(name)
+        for pair in (pair for pair in standings if pair[0] == name):
+            if pair in swept.refused:
+                table.add_row(Text(pair[1]), *"----", "", Text(f"cannot be: {swept.refused[pair]}"))
+            else:
+                table.add_row(Text(pair[1]), *_figures(base, tried[pair], slowest, standings[pair]))
         print_whole(console, table)
     if idle:
-        tried_of = (f"{name} ({', '.join(point.settings[name] for point in points[name])})" for name in idle)
+        tried_of = (f"{name} ({', '.join(point.settings[name] for point in swept.points[name])})" for name in idle)
         line = f"no effect on {base.name}: {'; '.join(tried_of)}{_why_idle(idle)}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _figures(base: StrategyResult, point: SweepPoint, slowest: float, standing: str) -> list[str]:
+    speed = _speed(point)
+    return [
+        _seconds(point.result.step_ms),
+        f"{base.tokens_per_gpu_s / speed - 1:+.1%}" if speed else "-",
+        f"{speed:.0f}",
+        "no" if point.result.out_of_memory else "yes",
+        standing,
+        "█" * round(_BAR * slowest / speed) if speed else "",
+    ]
 
 
 def _speed(point: SweepPoint) -> float:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trimtab.cli.architecture_argument import check_made_for, load_architecture
 from trimtab.cli.settings_file import words_of_file
-from trimtab.cli.settings_parser import parse_settings
+from trimtab.cli.settings_parser import check_kinds, parse_settings
 from trimtab.cost.architecture import Architecture
+from trimtab.cost.cluster import load_cluster
 from trimtab.errors import SettingsError
 from trimtab.schema.table import MetadataTable
 from trimtab.schema.table_file import read_table
 from trimtab.simulate.bundled import scenario_file, scenario_names
-from trimtab.simulate.job import Job
+from trimtab.simulate.job import Job, largest_adaptive_degree
 from trimtab.simulate.pack_caps import check_packs_hold_every_sample
 from trimtab.simulate.run import job_of
 from trimtab.simulate.scenario import Scenario
 from trimtab.simulate.sweep import ALIASES, Overrides, parse_sweep
-from trimtab.simulate.workload import is_table
+from trimtab.simulate.workload import is_table, parts_of_mix
 
 DEFAULT_SWEEP = (
     "max_degree=1,2,4,8",
@@ -36,6 +37,7 @@ _NEEDED = {"data": "a metadata table or a named data set", "model": "what is tra
 _CAPS_OF_PACKS = ("pipeline.pack_tokens", "pipeline.pack_tiles")
 _FILES = ("data", "model", "cluster")
 _DEGREE = "max_degree"
+_COMMAND = "trimtab simulate"
 
 
 class SimulatedJob:
@@ -74,13 +76,12 @@ class SimulatedJob:
     def job(self, changed: Overrides) -> Job:
         """The job with settings changed."""
         scenario = self._scenario(changed)
-        architecture = self._architecture(scenario)
+        architecture = self._architecture(scenario.model)
         if not is_table(scenario.data):
             return job_of(scenario, architecture)
-        if scenario.data not in self._tables:
-            self._tables[scenario.data] = read_table(scenario.data)
-        check_made_for(self._tables[scenario.data], architecture)
-        return job_of(scenario, architecture, self._tables[scenario.data])
+        table = self._table(scenario.data)
+        check_made_for(table, architecture)
+        return job_of(scenario, architecture, table)
 
     def default_sweep(self) -> list[str]:
         """Settings worth a look for this kind of job, with those of their values that suit it."""
@@ -94,32 +95,50 @@ class SimulatedJob:
     def acting(self, swept: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
         """The values swept as they act, each once: a degree is the next that heads and ranks allow."""
         return {
-            name: list(dict.fromkeys(self.degree(value) if name == _DEGREE else value for value in values))
+            name: list(dict.fromkeys(self._degree(value) if name == _DEGREE else value for value in values))
             for name, values in swept.items()
         }
 
-    def degree(self, value: str | None = None) -> str:
-        """What a largest degree acts as; by default the one given."""
-        scenario = self._scenario({} if value is None else {_DEGREE: value})
-        legal = self._architecture(scenario).language.legal_degrees(min(scenario.max_degree, scenario.data_ranks))
-        return str(max(legal, default=1))
+    def _degree(self, value: str) -> str:
+        """What a largest degree acts as, or itself where it cannot be."""
+        try:
+            scenario = self._scenario({_DEGREE: value})
+        except SettingsError:
+            return value
+        return str(largest_adaptive_degree(scenario, self._architecture(scenario.model)))
 
     def is_given(self, name: str, value: str) -> bool:
         """Whether a setting has this value, or acts so, without being changed."""
-        if name == _DEGREE and self.degree(value) == self.degree():
+        if name == _DEGREE and self._degree(value) == self._degree(str(self._scenario({}).max_degree)):
             return True
         return self._scenario({name: value}) == self._scenario({})
 
     def check(self, swept: Mapping[str, Sequence[str]]) -> None:
-        """Refuse values the scenario would refuse, before long work."""
+        """Refuse, before long work, what is no setting, no value of its kind or the name of nothing.
+
+        Raises:
+            TrimtabError: it is none; values that are, and go with nothing else, are for the sweep to tell.
+        """
+        find: dict[str, Callable[[str], object]] = {
+            "data": lambda value: self._table(value) if is_table(value) else parts_of_mix(value),
+            "model": self._architecture,
+            "cluster": load_cluster,
+        }
         for name, values in swept.items():
             for value in values:
-                self._scenario({name: value})
+                check_kinds(Scenario, self._words_with({name: value}), command=_COMMAND)
+                if name in find:
+                    find[name](value)
 
-    def _architecture(self, scenario: Scenario) -> Architecture:
-        if scenario.model not in self._architectures:
-            self._architectures[scenario.model] = load_architecture(scenario.model)
-        return self._architectures[scenario.model]
+    def _architecture(self, model: str) -> Architecture:
+        if model not in self._architectures:
+            self._architectures[model] = load_architecture(model)
+        return self._architectures[model]
+
+    def _table(self, data: str) -> MetadataTable:
+        if data not in self._tables:
+            self._tables[data] = read_table(data)
+        return self._tables[data]
 
     def _suits(self, name: str, value: str) -> bool:
         try:
@@ -131,10 +150,12 @@ class SimulatedJob:
         return True
 
     def _scenario(self, changed: Overrides) -> Scenario:
+        return parse_settings(Scenario, self._words_with(changed), command=_COMMAND)
+
+    def _words_with(self, changed: Overrides) -> list[str]:
         words = [*self._words, *(f"{name}={value}" for name, value in changed.items())]
         named = [word.split("=", 1) if "=" in word and not word.startswith("-") else [word] for word in words]
-        renamed = ["=".join([ALIASES.get(parts[0], parts[0]), *parts[1:]]) for parts in named]
-        return parse_settings(Scenario, renamed, command="trimtab simulate")
+        return ["=".join([ALIASES.get(parts[0], parts[0]), *parts[1:]]) for parts in named]
 
 
 def _by_name(words: Sequence[str]) -> dict[str, str]:

@@ -28,6 +28,12 @@ _BF16 = 2
 _NS = 1e9
 
 
+def largest_adaptive_degree(scenario: Scenario, architecture: Architecture) -> int:
+    """Most ranks that may share a sample in an adaptive plan: ``max_degree``, or the next lower legal one."""
+    legal = architecture.language.legal_degrees(min(scenario.max_degree, scenario.data_ranks))
+    return max(legal, default=1)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Job:
     """What all strategies share.
@@ -127,8 +133,7 @@ class Job:
             return int(strategy.plan.removeprefix("uniform-"))
         if strategy.plan != "adaptive":
             return 1
-        legal = self.architecture.language.legal_degrees(min(self.scenario.max_degree, self.scenario.data_ranks))
-        return max(legal, default=1)
+        return largest_adaptive_degree(self.scenario, self.architecture)
 
     def costs(self, batch: BatchMetadata, passes: Passes, *, tensor_parallel: int = 1, shared: bool = False) -> Costs:
         """What a batch costs on one data-parallel rank of ``tensor_parallel`` devices.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from trimtab.errors import SettingsError
+from trimtab.errors import InfeasibleError, MetadataError, SettingsError, TrimtabError
 from trimtab.simulate.choices import CHOICES, check_sweepable
 from trimtab.simulate.how_to_run import HowToRun
 from trimtab.simulate.merit import OURS, alike, best_of, better, nearest
@@ -15,6 +16,7 @@ from trimtab.simulate.switches import as_commands_say
 
 ALIASES = {"H_pack": "pack_tokens", "h_pack": "pack_below", "p_max": "max_degree"}
 _MOST_POINTS = 64
+_CANNOT_BE = (InfeasibleError, MetadataError, SettingsError)
 _MORE_MEMORY = "take more ranks, pipeline.stages or tensor_parallel, or smaller media (media.*)"
 
 Overrides = Mapping[str, str]
@@ -36,6 +38,32 @@ class SweepPoint:
     def to_json(self, standing: str) -> dict[str, Any]:
         """A JSON-ready dictionary; ``standing``: "as given", "recommended" or ""."""
         return {"settings": self.settings, "standing": standing, **self.result.to_json()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """What became of the values swept.
+
+    Attributes:
+        points: simulated values of each setting.
+        refused: why the other values cannot be, by setting and value.
+    """
+
+    points: dict[str, list[SweepPoint]]
+    refused: dict[tuple[str, str], str]
+
+    def to_json(self, standings: Mapping[tuple[str, str], str]) -> list[dict[str, Any]]:
+        """JSON-ready dictionaries in the order of ``standings``, which has every value swept."""
+        told = {pair: point.to_json(standings[pair]) for name in self.points for pair, point in self.of(name).items()}
+        told |= {
+            (name, value): {"settings": {name: value}, "standing": "", "error": reason}
+            for (name, value), reason in self.refused.items()
+        }
+        return [told[pair] for pair in standings]
+
+    def of(self, name: str) -> dict[tuple[str, str], SweepPoint]:
+        """What was simulated of a setting, by setting and value."""
+        return {(name, point.settings[name]): point for point in self.points[name]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,17 +124,29 @@ def parse_sweep(words: Sequence[str]) -> dict[str, list[str]]:
     return swept
 
 
-def sweep(swept: Mapping[str, Sequence[str]], run: Run) -> dict[str, list[SweepPoint]]:
+def sweep(swept: Mapping[str, Sequence[str]], run: Run) -> Sweep:
     """Simulate every value of every setting, the others as they were given.
 
     Args:
         swept: values of each setting.
         run: simulates the scenario with some settings changed.
+
+    Raises:
+        TrimtabError: no value can be, and why the first cannot.
     """
-    return {
-        name: [SweepPoint(settings={name: value}, result=run({name: value})) for value in values]
-        for name, values in swept.items()
-    }
+    points: dict[str, list[SweepPoint]] = {name: [] for name in swept}
+    refused: dict[tuple[str, str], str] = {}
+    first: TrimtabError | None = None
+    for name, values in swept.items():
+        for value in values:
+            try:
+                points[name].append(SweepPoint(settings={name: value}, result=run({name: value})))
+            except _CANNOT_BE as error:
+                first = first or error
+                refused[name, value] = str(error).partition("; ")[0]  # what follows is a remedy
+    if first is not None and not any(points.values()):
+        raise first
+    return Sweep(points=points, refused=refused)
 
 
 def fastest(simulation: Simulation) -> StrategyResult:
@@ -129,17 +169,17 @@ def recommend(base: StrategyResult, points: Mapping[str, Sequence[SweepPoint]], 
         points: of ``sweep``, for the same strategy.
         run: as for ``sweep``.
     """
+    points = {name: tried for name, tried in points.items() if tried and name in CHOICES}
     candidates = [SweepPoint(settings={}, result=base)]
     together: dict[str, str] = {}
     for name, tried in points.items():
-        if name not in CHOICES:
-            continue
         best = _best(tried)
         candidates.append(best)
         if better(best.result, base):
             together[name] = best.settings[name]
     if len(together) > 1:
-        candidates.append(SweepPoint(settings=together, result=run(together)))
+        with suppress(*_CANNOT_BE):  # each by itself can be, both may contradict each other
+            candidates.append(SweepPoint(settings=together, result=run(together)))
     best = _best(candidates)
     as_near = base in nearest([point.result for point in candidates])
     if best.settings and as_near and not better(best.result, base):
@@ -154,11 +194,13 @@ def _best(points: Sequence[SweepPoint]) -> SweepPoint:
     return next(point for point in points if point.result is best)
 
 
-def without_effect(base: StrategyResult, points: Mapping[str, Sequence[SweepPoint]]) -> list[str]:
-    """Settings none of whose values makes a difference.
+def without_effect(base: StrategyResult, swept: Sweep) -> list[str]:
+    """Settings all of whose values can be and none makes a difference.
 
     Args:
         base: with nothing changed.
-        points: of ``sweep``, for the same strategy.
+        swept: the same strategy with settings changed.
     """
-    return [name for name, tried in points.items() if all(alike(point.result, base) for point in tried)]
+    partly = {name for name, _ in swept.refused}
+    whole = {name: tried for name, tried in swept.points.items() if name not in partly}
+    return [name for name, tried in whole.items() if all(alike(point.result, base) for point in tried)]

@@ -18,7 +18,7 @@ _TRIED, _RECOMMENDED = "#8b95a1", "#2f80ed"
 
 @dataclass(frozen=True)
 class _Tried:
-    """Settings that were simulated, and whether they are those given, or recommended."""
+    """Settings that were simulated, or why they cannot be; and whether they are those given, or recommended."""
 
     label: str
     outcome: Mapping[str, Any]
@@ -27,6 +27,10 @@ class _Tried:
     @property
     def recommended(self) -> bool:
         return self.standing == _BEST
+
+    @property
+    def refused(self) -> str:
+        return str(self.outcome.get("error") or "")
 
 
 def sweep_sections(document: dict[str, Any]) -> list[Section]:
@@ -43,7 +47,7 @@ def sweep_sections(document: dict[str, Any]) -> list[Section]:
                 f"Strategy {best['strategy']} throughout, one setting changed at a time.",
                 *_sentences(document),
             ],
-            charts=_charts(tried),
+            charts=_charts([each for each in tried if not each.refused]),
             table=DataTable(
                 columns=["setting", "step ms", "tokens / GPU s", "memory"],
                 rows=[_row(each) for each in tried],
@@ -102,6 +106,8 @@ def _tried(document: dict[str, Any]) -> list[_Tried]:
 def _row(tried: _Tried) -> list[str]:
     outcome = tried.outcome
     name = f"{tried.label} ({tried.standing})" if tried.standing else tried.label
+    if tried.refused:
+        return [name, "–", "–", f"cannot be: {tried.refused}"]
     fits = "does not fit" if outcome["out_of_memory"] else "fits"
     return [name, number(outcome["step_ms"]), number(outcome["tokens_per_gpu_s"]), fits]
 
