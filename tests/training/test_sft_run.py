@@ -311,7 +311,7 @@ def test_a_resume_with_other_adapters_asks_for_those_of_the_checkpoint(
         other = replace(first, stop_after=None, resume=True, lora=lora)
         (error,) = rank_pool.run(1, train_on_rank, other, return_exceptions=True)
         assert isinstance(error, CheckpointError)
-        assert "another model or other lora settings" in str(error)
+        assert f"lora.rank: was 2, now {lora.rank}; put back" in str(error)
         assert "remove" not in str(error)
     assert list((first.folder / "checkpoints").glob("step-*"))
 

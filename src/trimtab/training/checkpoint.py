@@ -78,6 +78,11 @@ def latest(folder: Path) -> Path | None:
     return whole[-1] if whole else None
 
 
+def steps_of(path: Path) -> int:
+    """Steps a run had done when it wrote this checkpoint."""
+    return int(path.name.removeprefix(_PREFIX))
+
+
 def to_go_on_from(folder: Path, *, resume: bool, is_first: bool) -> Path | None:
     """The checkpoint a run goes on from, or None where it begins anew; then what another run left is set aside.
 
@@ -105,6 +110,8 @@ def load(
 ) -> Progress:
     """Restore weights and optimizer in place, whatever number of ranks wrote them; a collective of ``group``.
 
+    Weight decay and the like stay those the optimizer was made with.
+
     Args:
         path: of the checkpoint.
         model: sharded as it was.
@@ -124,6 +131,7 @@ def load(
             f"cannot resume from {path}: it was trained on other data (another dataset, order or scan); give the same "
             "dataset files and table, or another name"
         )
+    own = [{name: value for name, value in those.items() if name != "params"} for those in optimizer.param_groups]
     try:
         weights, optimizer_state = get_state_dict(model, optimizer)
         state: dict[str, Any] = {"model": weights, "optimizer": optimizer_state}
@@ -131,6 +139,8 @@ def load(
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
     except (OSError, ValueError, KeyError, RuntimeError, dcp.api.CheckpointException) as error:
         raise _of_another_model(path, error) or _not_resumed(path, error) from error
+    for restored, settings in zip(optimizer.param_groups, own, strict=True):
+        restored.update(settings)
     return progress
 
 

@@ -16,6 +16,7 @@ from trimtab.report.run_records import read_steps
 from trimtab.schema.reports import StepReport
 from trimtab.schema.skipped import SkippedSample
 
+SETTINGS = "config.yaml"
 BAD_SAMPLES = "bad_samples.json"
 REPLIES = "replies.jsonl"
 
@@ -43,9 +44,8 @@ class RunFolder:
 
     def write_settings(self, settings: Any) -> None:
         """Write the resolved settings as YAML."""
-        plain = _plain(dataclasses.asdict(settings))
         with _naming(self.folder):
-            (self.folder / "config.yaml").write_text(yaml.safe_dump(plain, sort_keys=False))
+            (self.folder / SETTINGS).write_text(yaml.safe_dump(plain_settings(settings), sort_keys=False))
 
     def write_step(self, report: StepReport) -> None:
         """Append one step."""
@@ -77,6 +77,12 @@ class RunFolder:
         with _naming(self.folder / name):
             aside.write_text(json.dumps(value, indent=2) + "\n")
             aside.rename(self.folder / name)
+
+
+def plain_settings(settings: Any) -> dict[str, Any]:
+    """The resolved settings as they are written."""
+    plain: dict[str, Any] = _plain(dataclasses.asdict(settings))
+    return plain
 
 
 def _drop_from(path: Path, first_step: int) -> None:

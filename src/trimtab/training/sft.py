@@ -21,6 +21,7 @@ from trimtab.training.job import Job, build_job
 from trimtab.training.optimizer import learning_rate, skip_step, take_step
 from trimtab.training.progress import RunProgress
 from trimtab.training.refit import CostRefit
+from trimtab.training.resumed_settings import checkpoint_to_resume
 from trimtab.training.run_folder import BAD_SAMPLES, RunFolder
 from trimtab.training.settings import SFTSettings
 from trimtab.training.step_report import RankFigures, StepOutcome, gather_report
@@ -135,8 +136,7 @@ class SupervisedRun:
 
     def _resume(self) -> checkpoint.Progress | None:
         job = self._job
-        folder, resume = self._settings.folder / "checkpoints", self._settings.resume
-        path = checkpoint.to_go_on_from(folder, resume=resume, is_first=job.ranks.is_first)
+        path = checkpoint_to_resume(self._settings, job.ranks)
         if path is None:
             return None
         progress = checkpoint.load(path, job.model, job.optimizer, job.ranks.control, dataset=job.reader.digest())

@@ -16,6 +16,7 @@ from trimtab.training import checkpoint
 from trimtab.training.calibrate import measure_costs
 from trimtab.training.grpo.job import GRPOJob
 from trimtab.training.grpo.settings import GRPOSettings
+from trimtab.training.resumed_settings import checkpoint_to_resume
 from trimtab.training.together import together
 
 _PIECES, _PIECE_BYTES = 256, 4096
@@ -48,10 +49,9 @@ def begin(job: GRPOJob) -> int:
         The first step to run.
 
     Raises:
-        CheckpointError: the last checkpoint is damaged, or belongs to other data, seed or reference.
+        CheckpointError: the last checkpoint is damaged, or belongs to other data, settings or reference.
     """
-    folder, resume = job.settings.folder / "checkpoints", job.settings.resume
-    path = checkpoint.to_go_on_from(folder, resume=resume, is_first=job.ranks.is_first)
+    path = checkpoint_to_resume(job.settings, job.ranks)
     first_step = load(job, path) if path else 0
     if job.settings.balance.costs == "measured" and job.measured is None:
         table = job.reader.table.batch()
