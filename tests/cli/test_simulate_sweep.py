@@ -222,3 +222,13 @@ def test_packs_below_the_longest_sample_end_no_sweep(tmp_path: Path, capsys: pyt
     assert short["error"].startswith("pipeline.pack_tokens=1024 is less than the ")
     assert "set pipeline.pack_tokens" not in short["error"]
     assert long["step_ms"] > 0
+
+
+def test_a_command_that_would_not_fit_in_memory_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "long.csv"
+    table.write_text("\n".join(["text_tokens,vision_tiles", "200000,0", *["1000,0"] * 63]))
+    words = [str(table), "model=mimo-vl-7b", "ranks=8", "batch_size=8", "steps=1", "strategies=[loongforge]"]
+    best = printed(capsys, *words, "tensor_parallel=4", "--sweep", "recompute=true,false")["recommended"]
+    assert best["fits"] is True
+    assert "trimtab's nearest (which, simulated, does not fit in memory: device " in best["run_remark"]
+    assert best["run_remark"].endswith("; with balance.max_degree=8 it does)")

@@ -45,8 +45,12 @@ class Overflow:
     def __str__(self) -> str:
         such = f" ({self.count} such)" if self.count > 1 else ""
         longest = "" if self.longest is None else f"; longest: sample {self.longest!r}, {self.longest_tokens:,} tokens"
-        sizes = f"{self.needed_gb:.0f} GB of {self.limit_gb:.0f} GB"
-        return f"{self.where} {self.index} in {self.phase}: {sizes}{such}{longest}"
+        return f"{self.sizes}{such}{longest}"
+
+    @property
+    def sizes(self) -> str:
+        """What needs how much, and has."""
+        return f"{self.where} {self.index} in {self.phase}: {self.needed_gb:.0f} GB of {self.limit_gb:.0f} GB"
 
 
 def overflow(

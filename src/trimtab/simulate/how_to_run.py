@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from trimtab.simulate.as_trained import on_whole_devices, trained_degree
 from trimtab.simulate.job import Job
 from trimtab.simulate.merit import OURS
 from trimtab.simulate.stages_command import stages_command
@@ -32,31 +33,23 @@ class HowToRun:
         return f"{self.remark}: {self.command}"
 
 
-def how_to_run(job: Job, name: str) -> HowToRun:
+def how_to_run(job: Job, name: str, unfit: str = "") -> HowToRun:
     """The command, or what of trimtab comes nearest to another system's strategy.
 
     Args:
         job: with the settings to run.
         name: of the strategy.
+        unfit: why that nearest does not fit in memory, where it does not; see ``unfit_as_trained``.
     """
     scenario = job.scenario
     if scenario.pipeline.stages:
         return HowToRun(command=stages_command(job), remark="cut and recompute (packs: packing=isf or best)")
     strategy, inputs = strategy_named(name, scenario.task, scenario.sync), Inputs.of(job)
-    command = f"trimtab train {scenario.task} {inputs} {' '.join(_settings(_of_whole_devices(job), strategy))}"
-    return HowToRun(command=command, remark=_remark(job, strategy), needs=inputs.needs)
+    command = f"trimtab train {scenario.task} {inputs} {' '.join(_settings(on_whole_devices(job), strategy))}"
+    return HowToRun(command=command, remark=_remark(job, strategy, unfit), needs=inputs.needs)
 
 
-def _of_whole_devices(job: Job) -> Job:
-    """The job as the trainer has it: every device a rank, state sharded over all, micro-batches that fit one device."""
-    scenario, asked = replace(job.scenario, tensor_parallel=1, shards=None), job.scenario.micro_batch_tokens
-    whole = replace(job, scenario=scenario)
-    if scenario == job.scenario or asked is None:
-        return whole
-    return replace(job, scenario=replace(scenario, micro_batch_tokens=min(asked, whole.room_tokens)))
-
-
-def _remark(job: Job, strategy: SimulatedStrategy) -> str:
+def _remark(job: Job, strategy: SimulatedStrategy, unfit: str) -> str:
     """What the command is to the strategy, and what else was simulated."""
     differing, remark = " and no ".join(_differing(job, strategy)), "run"
     if strategy.name not in OURS:
@@ -64,13 +57,13 @@ def _remark(job: Job, strategy: SimulatedStrategy) -> str:
         remark = f"{strategy.name} is another system's way{beyond}; trimtab's nearest"
     elif differing:
         remark = f"the trainer has no {differing}; its nearest to what was simulated"
-    beside = [*_too_large(job), *_of_rollout(job)]
+    beside = [*(_too_large(job) or [unfit] * bool(unfit)), *_of_rollout(job)]
     return f"{remark} ({'; '.join(beside)})" if beside else remark
 
 
 def _too_large(job: Job) -> list[str]:
     """Whether the model fits no device the way the trainer shards it."""
-    whole = _of_whole_devices(job)
+    whole = on_whole_devices(job)
     if whole.scenario == job.scenario or whole.kept_bytes < whole.memory_limit:
         return []
     return [f"without it the model's state alone takes {whole.kept_bytes / 1e9:.0f} GB of a device and does not fit"]
@@ -106,7 +99,7 @@ def _differing(job: Job, strategy: SimulatedStrategy) -> list[str]:
 
 def _settings(job: Job, strategy: SimulatedStrategy) -> list[str]:
     scenario, loading = job.scenario, job.scenario.loading
-    degree = _degree(job, strategy)
+    degree = trained_degree(job, strategy)
     mode = "off" if strategy.plan == "as-is" else "on"
     mode_of_loader, workers = "shadow", loading.workers_per_rank
     if strategy.loader == "controller":  # rank 0 has the processes of all ranks
@@ -120,13 +113,6 @@ def _settings(job: Job, strategy: SimulatedStrategy) -> list[str]:
         f"recompute={'true' if scenario.recompute else 'false'}",
         *_cap(job, degree),
     ]
-
-
-def _degree(job: Job, strategy: SimulatedStrategy) -> int:
-    """Most ranks that share a sample, as the trainer allows it: packs run whole, and so does what meets once a step."""
-    if job.scenario.pack_length is not None or job.scenario.sync == "step":
-        return 1
-    return job.largest_degree(strategy)
 
 
 def _batch(job: Job) -> list[str]:
