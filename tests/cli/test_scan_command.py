@@ -84,6 +84,8 @@ def test_limits_and_a_family_name_stand_in_for_a_checkpoint(data: Path, checkpoi
         ({"--tokenizer": "."}, "holds no readable tokenizer"),
         ({"--workers": "0"}, "--workers 0 must be at least 1"),
         ({"--max-pixels": "10"}, "image_min_pixels=3136 and image_max_pixels=10"),
+        ({"--root": "gone"}, "--root gone: no such folder; give the folder that relative media paths start from"),
+        ({"--root": "a.png"}, "--root a.png: is not a folder"),
         ({"--out": "/proc/nowhere/meta.parquet", "--on-bad-sample": "skip"}, "cannot be written"),
     ],
 )

@@ -75,6 +75,14 @@ def test_missing_files_are_named_before_ranks_start(
     assert said in line
 
 
+def test_a_missing_media_folder_is_named_before_ranks_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = write_run(tmp_path, samples=2, photos=False)
+    words = [f"model={files['model']}", f"data=[{files['data'][0]}]", f"table={files['table']}"]
+    assert main(["train", "sft", *words, f"root={tmp_path / 'gone'}", f"runs={tmp_path / 'runs'}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"root={tmp_path / 'gone'}: no such folder; give the folder that relative media" in line
+
+
 def test_an_unknown_loop_names_the_known(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "dpo"]) == 2
     assert "choose sft" in capsys.readouterr().err
@@ -127,6 +135,23 @@ def test_a_signal_leaves_a_checkpoint_to_resume_from(tmp_path: Path) -> None:
     _, said = again.communicate(timeout=90)
     assert again.returncode == 0, said
     assert len(steps.read_text().splitlines()) == done + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_second_signal_ends_the_ranks_with_its_own_exit_code(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    write_run(tmp_path)
+    steps = tmp_path / "runs" / "run" / "balanced" / "steps.jsonl"
+    process = start(tmp_path, "steps=200")
+    wait_for(lambda: steps.exists() and bool(steps.read_text()))
+    process.send_signal(number)
+    time.sleep(0.05)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=90)
+    assert process.returncode == code, said
+    assert "stopped by a second signal; --resume goes on" in said
 
 
 @pytest.mark.slow

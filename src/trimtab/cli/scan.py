@@ -70,7 +70,9 @@ def run(args: argparse.Namespace) -> int:
     check_writable(args.out)
     from trimtab.loader.scan import Scanner
     from trimtab.loader.sources import open_dataset
+    from trimtab.loader.sources.storage import check_root
 
+    check_root("--root ", args.root)
     dataset = open_dataset(args.data, args.root, allowed_roots=args.allow_root)
     scanner = Scanner(tokenizer=load_tokenizer(args), family=family, geometry=geometry, train_on=args.train_on)
     started = time.perf_counter()

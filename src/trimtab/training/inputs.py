@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trimtab.errors import MetadataError
 from trimtab.families.checkpoint import read_checkpoint
-from trimtab.loader.sources.storage import is_url, size_of
+from trimtab.loader.sources.storage import check_root, is_url, size_of
 from trimtab.training.settings import SFTSettings
 
 
@@ -16,12 +16,13 @@ def check_inputs(settings: SFTSettings) -> None:
     Raises:
         UnknownModelError: the model's folder holds no configuration.
         MetadataError: a table is missing.
-        DatasetError: a dataset file is missing.
+        DatasetError: a dataset file or the media's folder is missing.
     """
     read_checkpoint(settings.model)
     for table in (settings.table, settings.evaluation.table):
         if table is not None and not table.is_file():
             raise MetadataError(f"{table}: no such file; write it with `trimtab scan`")
+    check_root("root=", settings.root)
     for location in map(str, (*settings.data, *settings.evaluation.data)):
         if not is_url(location) and not Path(location).is_dir():
             size_of(location)

@@ -34,11 +34,12 @@ def launch(train: Train, settings: Any) -> int:
     passes SIGINT and SIGTERM on to them and waits until they have written their checkpoint; a second one kills them.
 
     Returns:
-        Exit code: 0, or 75 where a signal stopped the run and left a checkpoint.
+        Exit code: 0; 75 where a signal stopped the run and left a checkpoint; 143 where a second signal, a SIGTERM,
+        ended the ranks.
 
     Raises:
         TrimtabError: what a rank raised; a TrainingError where it died otherwise, its traceback printed before.
-        KeyboardInterrupt: a second signal ended the ranks.
+        KeyboardInterrupt: a second signal, a SIGINT, ended the ranks.
     """
     if "RANK" in os.environ:
         return run_rank(train, settings)
@@ -53,8 +54,10 @@ def launch(train: Train, settings: Any) -> int:
         children.kill()
         for number, handler in previous.items():
             signal.signal(number, handler)
-    if children.killed:
+    if children.killed_by is not None:
         print("stopped by a second signal; --resume goes on from the last checkpoint, if there is one", file=sys.stderr)
+        if children.killed_by == signal.SIGTERM:
+            return 128 + signal.SIGTERM
         raise KeyboardInterrupt
     return _exit_code(outcomes)
 
@@ -91,7 +94,7 @@ class _Children:
 
     def __init__(self, context: Any, ranks: int, arguments: tuple[Any, ...]) -> None:
         port = free_port()
-        self._signals = 0
+        self._signals: list[int] = []
         self._processes: list[BaseProcess] = []
         self._connections: list[Connection] = []
         for rank in range(ranks):
@@ -104,15 +107,15 @@ class _Children:
 
     def pass_on(self, number: int, _: Any) -> None:
         """Ask the ranks to stop; kill them the second time."""
-        self._signals += 1
+        self._signals.append(number)
         for process in self._processes:
             if process.pid is not None and process.is_alive():
-                os.kill(process.pid, signal.SIGTERM if self._signals == 1 else signal.SIGKILL)
+                os.kill(process.pid, signal.SIGTERM if len(self._signals) == 1 else signal.SIGKILL)
 
     @property
-    def killed(self) -> bool:
-        """Whether a second signal ended the ranks."""
-        return self._signals > 1
+    def killed_by(self) -> int | None:
+        """The second signal, which ended the ranks, or None."""
+        return self._signals[1] if len(self._signals) > 1 else None
 
     def outcomes(self) -> dict[int, RankOutcome]:
         """How each rank ended, in order of time; once one failed the others have a few seconds to say why."""

@@ -56,6 +56,22 @@ def size_of(location: str) -> int:
         return int(filesystem.size(path_there))
 
 
+def check_root(option: str, root: str | Path | None) -> None:
+    """Look for the folder that relative media paths start from; URLs are left to those who read from them.
+
+    Args:
+        option: how messages call it.
+        root: as it was given.
+
+    Raises:
+        DatasetError: there is no such folder.
+    """
+    if root is None or is_url(str(root)) or Path(root).is_dir():
+        return
+    problem = "is not a folder" if Path(root).exists() else "no such folder"
+    raise DatasetError(f"{option}{root}: {problem}; give the folder that relative media paths start from, or none")
+
+
 @contextmanager
 def open_file(location: str) -> Iterator[BinaryIO]:
     """The file, seekable; of a URL only the ranges read are fetched.
