@@ -6,11 +6,15 @@ when greedy decoding would reproduce its answer.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from trimtab.errors import LoaderError
 from trimtab.loader.step_loader import LoadedStep, StepLoader
 from trimtab.runtime.groups import Ranks
 from trimtab.runtime.packed_batch import PackedBatch
@@ -44,6 +48,25 @@ class Accuracy:
         if self.not_loaded:
             lines.append(f"not scored, as it could not be loaded: {number_of(len(self.not_loaded), 'held-out sample')}")
         return [*lines, *(f"  {name}: {reason}" for name, reason in self.not_loaded.items())]
+
+
+@contextmanager
+def telling_of_the_model(folder: Path) -> Iterator[None]:
+    """Held-out samples that cannot be loaded end a run that has done all else: say so.
+
+    Args:
+        folder: that holds the trained model.
+
+    Raises:
+        LoaderError: what was raised within, with what is there already and how to go on.
+    """
+    try:
+        yield
+    except LoaderError as error:
+        raise LoaderError(
+            f"held-out samples: {error}; the model is written to {folder}; --resume scores the held-out samples again, "
+            "--resume loader.on_bad_sample=skip those that can be loaded"
+        ) from error
 
 
 def evaluate(model: BalancedVLM, loader: StepLoader, steps: int, ranks: Ranks) -> Accuracy:

@@ -15,7 +15,7 @@ from trimtab.runtime.peak_memory import take_peak_memory_bytes
 from trimtab.training import checkpoint
 from trimtab.training.bad_samples import bad_sample_lines
 from trimtab.training.calibrate import measure_costs
-from trimtab.training.evaluate import evaluate
+from trimtab.training.evaluate import evaluate, telling_of_the_model
 from trimtab.training.export import export
 from trimtab.training.job import Job, build_job
 from trimtab.training.optimizer import learning_rate, skip_step, take_step
@@ -196,7 +196,8 @@ class SupervisedRun:
     def _evaluate(self) -> None:
         loader, steps = self._job.open_evaluation_loader()
         try:
-            accuracy = evaluate(self._job.model, loader, steps, self._job.ranks)
+            with telling_of_the_model(self._settings.folder / "model"):
+                accuracy = evaluate(self._job.model, loader, steps, self._job.ranks)
         finally:
             loader.close()
         for line in accuracy.told():

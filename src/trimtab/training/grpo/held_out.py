@@ -9,7 +9,7 @@ from trimtab.loader.sample_reader import open_reader
 from trimtab.loader.sampler import StepSampler
 from trimtab.loader.step_loader import StepLoader
 from trimtab.loader.step_planner import StepPlanner
-from trimtab.training.evaluate import evaluate
+from trimtab.training.evaluate import evaluate, telling_of_the_model
 from trimtab.training.grpo.job import GRPOJob
 from trimtab.training.progress import RunProgress
 from trimtab.training.run_folder import RunFolder
@@ -19,7 +19,8 @@ def evaluate_held_out(job: GRPOJob, progress: RunProgress, folder: RunFolder | N
     """Score the samples of ``settings.evaluation`` and write ``evaluation.json``; a collective of all ranks."""
     loader, steps = _loader(job)
     try:
-        accuracy = evaluate(job.model, loader, steps, job.ranks)
+        with telling_of_the_model(job.settings.folder / "model"):
+            accuracy = evaluate(job.model, loader, steps, job.ranks)
     finally:
         loader.close()
     for line in accuracy.told():
