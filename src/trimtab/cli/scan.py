@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     for data in args.data:
         if Path(data).resolve() == Path(args.out).resolve():
             raise SettingsError(f"--out {args.out} is the dataset itself; give the table a path of its own")
-    check_writable(args.out)
+    check_writable(args.out, replaced=True)
     from trimtab.loader.scan import Scanner
     from trimtab.loader.sources import open_dataset
     from trimtab.loader.sources.storage import check_root

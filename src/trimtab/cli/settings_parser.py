@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from jsonargparse import ArgumentError, ArgumentParser
 
@@ -17,6 +17,7 @@ Settings = TypeVar("Settings")
 
 _ASSIGNMENT = re.compile(r"^(?:--)?(?P<name>[A-Za-z_][\w.]*)=(?P<value>.*)$", re.DOTALL)
 _SWITCH = re.compile(r"^--(?P<name>[\w.]+)$")
+_CLOCK = re.compile(r"^[-+]?\d+(:\d+)+(\.\d*)?$")
 _CONFIG = "config"
 
 
@@ -37,6 +38,7 @@ def parse_settings(kind: type[Settings], arguments: Sequence[str], *, command: s
     """
     types = dict(_fields(kind))
     words = [_written_out(word, types) for word in _words(arguments, types)]
+    _check_no_clock(words, types)
     parser = _parser(kind, command)
     try:
         values = parser.instantiate(parser.parse_args(words)).as_dict()
@@ -59,10 +61,20 @@ def check_kinds(kind: type, arguments: Sequence[str], *, command: str) -> None:
     """
     types = dict(_fields(kind))
     words = [_written_out(word, types) for word in _words(arguments, types)]
+    _check_no_clock(words, types)
     try:
         _parser(kind, command).parse_args(words)
     except (ArgumentError, TypeError, ValueError) as error:
         raise SettingsError(told(str(error), types, words)) from error
+
+
+def _check_no_clock(words: Sequence[str], types: dict[str, Any]) -> None:
+    """Refuse numbers with colons, which YAML 1.1 takes as sixtieths: 1:5 for 65."""
+    for word in words:
+        name, _, value = word.removeprefix("--").partition("=")
+        kind = types.get(name)
+        if _CLOCK.match(value) and {int, float} & {kind, *get_args(kind)}:
+            raise SettingsError(told(f'Parser key "{name}": with colons', types, [word]))
 
 
 def _parser(kind: type, command: str) -> ArgumentParser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import re
 import sys
@@ -22,9 +23,12 @@ from trimtab.simulate.job import Job
 from trimtab.simulate.run import Simulation, simulate
 from trimtab.simulate.scenario import Scenario
 from trimtab.simulate.sweep import parse_sweep
+from trimtab.simulate.swept_values import is_several
 from trimtab.simulate.timeline import chrome_trace
 
+_OPTIONS = ("--help", "--json", "--sweep", "--timeline")
 _TAKES_A_WORD = ("--timeline",)
+_LIST = "strategies"
 _OPTION = re.compile(r"^--(?P<name>[A-Za-z][\w.-]*)(?P<rest>=.*)?$", re.DOTALL)
 
 
@@ -92,8 +96,17 @@ def _parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     words, swept = _sweep_apart(_with_equals(arguments))
     args, rest = parser.parse_known_args(words)
+    _check_options(rest)
     args.sweep = swept
     return args, [*args.settings, *rest]
+
+
+def _check_options(words: Sequence[str]) -> None:
+    """Refuse what is nearly an option; settings with two dashes are left to the scenario."""
+    for word in words:
+        named = word.partition("=")[0]
+        if near := difflib.get_close_matches(named, _OPTIONS, n=1, cutoff=0.8):
+            raise SettingsError(f"unknown option {named}; did you mean {near[0]}?")
 
 
 def _sweep_apart(arguments: Sequence[str]) -> tuple[list[str], list[str] | None]:
@@ -110,8 +123,8 @@ def _sweep_apart(arguments: Sequence[str]) -> tuple[list[str], list[str] | None]
     named = any(not word.startswith("-") and "=" not in word for word in words)
     behind = iter(word for word in arguments[at + 1 :] if word != "--sweep")
     for word in behind:
-        _, equals, value = word.partition("=")
-        setting = bool(equals and value) and ("," not in value or value.startswith("["))
+        name, equals, value = word.partition("=")
+        setting = bool(equals and value) and (not is_several(value) or (name == _LIST and value.startswith("[")))
         if word in _TAKES_A_WORD:
             words += [word, *islice(behind, 1)]
         elif word.startswith("-") or setting:

@@ -11,6 +11,7 @@ from trimtab.cli.settings_parser import check_kinds, parse_settings
 from trimtab.cost.architecture import Architecture
 from trimtab.cost.cluster import load_cluster
 from trimtab.errors import SettingsError
+from trimtab.schema.near_names import did_you_mean
 from trimtab.schema.table import MetadataTable
 from trimtab.schema.table_file import read_table
 from trimtab.simulate.bundled import scenario_file, scenario_names
@@ -60,8 +61,8 @@ class SimulatedJob:
         else:
             file = scenario_file(scenario) or Path(scenario)
             if not file.is_file():
-                known = ", ".join(scenario_names())
-                raise SettingsError(f"scenario {scenario!r}: neither a file nor bundled; there are: {known}")
+                known, near = ", ".join(scenario_names()), did_you_mean(scenario, scenario_names())
+                raise SettingsError(f"scenario {scenario!r}: neither a file nor bundled; {near}there are: {known}")
             in_file = _by_name(words_of_file(str(file)))
             _check_named(scenario, {**in_file, **_by_name(words)})
             self._words = ["--config", str(file), *_beside(file.parent, in_file), *words]

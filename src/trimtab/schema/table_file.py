@@ -57,7 +57,7 @@ def write_table(table: MetadataTable, path: str | Path) -> None:
         SettingsError: the file cannot be written.
     """
     target = Path(path)
-    check_writable(target)
+    check_writable(target, replaced=True)
     partial = partial_of(target)
     try:
         pq.write_table(_to_arrow(table), partial)

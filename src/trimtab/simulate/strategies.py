@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from trimtab.errors import SettingsError
+from trimtab.schema.near_names import did_you_mean
 from trimtab.schema.plans import Sync
 
 Loader = Literal["controller", "ranks", "shadow"]
@@ -79,7 +80,8 @@ def strategy_named(name: str, task: str = "grpo", sync: Sync = "layer") -> Simul
         return _PIPELINES[name]
     if name not in _PLANS:
         known = ", ".join([*KNOWN, *PIPELINE_STRATEGIES])
-        raise SettingsError(f"strategy {name!r} is unknown; choose of {known}")
+        near = did_you_mean(name, [*KNOWN, *PIPELINE_STRATEGIES])
+        raise SettingsError(f"strategy {name!r} is unknown; {near}choose of {known}")
     plan, vision, rollout = _PLANS[name]
     if name == "loader-only" and task == "sft":
         plan = "as-is"

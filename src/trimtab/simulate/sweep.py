@@ -12,6 +12,7 @@ from trimtab.simulate.choices import CHOICES, check_sweepable
 from trimtab.simulate.how_to_run import HowToRun
 from trimtab.simulate.merit import OURS, alike, best_of, better, nearest
 from trimtab.simulate.run import Simulation, StrategyResult
+from trimtab.simulate.swept_values import listed_values
 from trimtab.simulate.switches import as_commands_say
 
 ALIASES = {"H_pack": "pack_tokens", "h_pack": "pack_below", "p_max": "max_degree"}
@@ -110,14 +111,13 @@ def parse_sweep(words: Sequence[str]) -> dict[str, list[str]]:
     swept: dict[str, list[str]] = {}
     for word in words:
         name, equals, values = word.partition("=")
-        name = ALIASES.get(name, name)
-        listed = list(dict.fromkeys(as_commands_say(name, value.strip()) for value in values.split(",")))
-        if not name or not equals or "" in listed:
+        if not equals:
             raise SettingsError(f"--sweep {word}: write setting=value,value,...; such as max_degree=1,2,4,8")
+        name = ALIASES.get(name, name)
+        check_sweepable([name])
         if name in swept:
             raise SettingsError(f"--sweep {word}: {name} is swept twice; list its values once")
-        swept[name] = listed
-    check_sweepable(swept)
+        swept[name] = list(dict.fromkeys(as_commands_say(name, value) for value in listed_values(name, values)))
     points = sum(len(values) for values in swept.values())
     if points > _MOST_POINTS:
         raise SettingsError(f"--sweep has {points} values, more than {_MOST_POINTS}; leave some out")
