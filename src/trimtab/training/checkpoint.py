@@ -19,6 +19,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from trimtab.errors import CheckpointError
+from trimtab.training.full_disk import bytes_to_write, cut_short, space_told
 
 _PREFIX = "step-"
 _PREVIOUS = "previous"
@@ -52,24 +53,51 @@ def save(
     """
     final = folder / f"{_PREFIX}{progress.next_step:06d}"
     aside = folder / f".{final.name}.partial"
-    failure: str | None = None
+    failure: _Failure | None = None
+    needed = 0
     try:
         weights, optimizer_state = get_state_dict(model, optimizer)
+        needed = bytes_to_write((weights, optimizer_state), is_first=group.rank() == 0)
         dcp.save({"model": weights, "optimizer": optimizer_state}, checkpoint_id=aside, process_group=group)
         if group.rank() == 0:
             _finish(aside, final, progress)
     except (OSError, dcp.api.CheckpointException) as error:
-        failure = _reason(error)
-    failures: list[str | None] = [None] * group.size()
-    dist.all_gather_object(failures, failure, group=group)
-    for rank, reason in enumerate(failures):
-        if reason is not None:
-            if group.rank() == 0:
-                shutil.rmtree(aside, ignore_errors=True)
-            raise CheckpointError(
-                f"rank {rank} could not write checkpoint {final}: {reason}; free space or choose another runs folder"
-            )
+        failure = _Failure.of(error, group.rank())
+    ends: list[tuple[_Failure | None, int]] = [(None, 0)] * group.size()
+    dist.all_gather_object(ends, (failure, needed), group=group)
+    failed = next((one for one, _ in ends if one is not None), None)
+    if failed is not None:
+        told = [_not_written(final, aside, failed, sum(size for _, size in ends)) if group.rank() == 0 else ""]
+        dist.broadcast_object_list(told, group=group, group_src=0)
+        raise CheckpointError(told[0])
     return final
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Failure:
+    """Why a rank could not write; ``cut_short`` where its disk may be full."""
+
+    rank: int
+    reason: str
+    cut_short: bool
+
+    @classmethod
+    def of(cls, error: BaseException, rank: int) -> _Failure:
+        if isinstance(error, dcp.api.CheckpointException):
+            rank, (error, _) = next(iter(error.failures.items()))
+        short = cut_short(error)
+        return cls(rank=rank, reason=short or _first_line(error), cut_short=short is not None)
+
+
+def _not_written(final: Path, aside: Path, failed: _Failure, needed: int) -> str:
+    """Remove what was written and say what happened."""
+    shutil.rmtree(aside, ignore_errors=True)
+    told = [f"rank {failed.rank} could not write checkpoint {final}: {failed.reason}"]
+    if failed.cut_short:
+        told.append(space_told(final.parent, needed))
+    older = latest(final.parent)
+    stays = f"; {older.name} is still there to resume from" if older else ""
+    return f"{'; '.join(told)}; free space or choose another runs folder{stays}"
 
 
 def latest(folder: Path) -> Path | None:
@@ -175,4 +203,8 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, dcp.api.CheckpointException):
         rank, (inner, _) = next(iter(error.failures.items()))
         return f"rank {rank}: {type(inner).__name__}: {inner}"
+    return _first_line(error)
+
+
+def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
