@@ -254,6 +254,32 @@ def test_a_sweep_in_which_nothing_fits_recommends_nothing(tmp_path: Path) -> Non
     assert bars["marker"]["pattern"]["shape"] == ["/"]
 
 
+def test_strategies_that_lack_the_same_memory_are_told_in_one_line(tmp_path: Path) -> None:
+    def lacking(name: str, needed_gb: float, count: int, *others: dict[str, Any]) -> dict[str, Any]:
+        device = {"where": "device", "index": 0, "phase": "update", "needed_gb": needed_gb, "limit_gb": 72.0}
+        device |= {"count": count, "longest": name, "longest_tokens": int(needed_gb)}
+        figures = {"step_ms": 9.0, "phases": {"update": 9.0}, "tokens_per_gpu_s": 1.0, "attention_ratio": 1.0}
+        return {"name": name, **figures, "out_of_memory": [device, *others]}
+
+    host = {"where": "host", "index": 3, "phase": "data", "needed_gb": 9.2, "limit_gb": 8, "count": 1}
+    rows = [lacking("as-is", 90.0, 8), lacking("uniform-2", 80.0, 8, host), lacking("loongforge", 90.0, 8)]
+    document = {"simulated": True, "scenario": "mine", "strategies": rows}
+    (section,) = shown(tmp_path, document).sections
+    assert section.text[1:3] == [
+        "3 strategies do not fit the 72 GB of a device in update, on 8 devices each: as-is, loongforge 90 GB; "
+        "uniform-2 80 GB. Longest there: sample 'as-is', 90 tokens.",
+        "uniform-2 does not fit: host 3 in data needs 9 GB of 8",
+    ]
+    (chart,) = section.charts
+    assert chart.title.endswith("by phase; none fits in memory")
+    assert json.loads(chart.figure)["data"][0]["y"] == ["as-is", "uniform-2", "loongforge"]
+    document["strategies"] = [*rows[:2], {**rows[2], "out_of_memory": []}, lacking("all", 75.0, 1)]
+    (section,) = shown(tmp_path, document).sections
+    assert "as-is 90 GB on 8 devices; uniform-2 80 GB on 8 devices; all 75 GB on 1 device." in section.text[1]
+    (chart,) = section.charts
+    assert json.loads(chart.figure)["data"][0]["y"][2:] == ["loongforge", "all<br>does not fit"]
+
+
 def test_stages(tmp_path: Path) -> None:
     document = {
         "stages": 2, "bounds": [0, 24, 48], "recompute": [[0, 1, 5], []], "predicted_step_ms": 100.0, "bubble": 0.1,

@@ -27,9 +27,12 @@ def bar_chart(
         unit: of the values.
         stacked: series end to end instead of side by side.
         one_line: draw a line at 1, the best a ratio can be.
-        crowded: indices of names that do not fit in memory; hatched, and said to be so.
+        crowded: indices of names that do not fit in memory; hatched, and said to be so, once where none fits.
     """
-    labels = [plain(one) + ("<br>does not fit" if at in crowded else "") for at, one in enumerate(names)]
+    if none_fits := 1 < len(names) == len(crowded):
+        title = f"{title}; none fits in memory"
+    marked = set() if none_fits else crowded
+    labels = [plain(one) + ("<br>does not fit" if at in marked else "") for at, one in enumerate(names)]
     hatches = ["/" if at in crowded else "" for at in range(len(names))]
     figure = new_figure(x=unit, barmode="stack" if stacked else "group", bargap=0.3)
     for name, (values, colour) in series.items():
@@ -46,5 +49,5 @@ def bar_chart(
     if one_line:
         figure.add_vline(x=1, line_dash="dot", line_color="#8b95a1")
     legend = [(name, colour) for name, (_, colour) in series.items()]
-    per_row = (38 if crowded else 24) if stacked else 14 + 12 * len(series)
+    per_row = (38 if marked else 24) if stacked else 14 + 12 * len(series)
     return as_chart(title, figure, height=70 + per_row * len(names), legend=legend)

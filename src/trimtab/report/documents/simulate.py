@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from trimtab.report.documents.bars import bar_chart
-from trimtab.report.documents.overflow import missing
+from trimtab.report.documents.overflow import overflow_lines
 from trimtab.report.documents.rest import number, rest
 from trimtab.report.documents.simulate_sweep import sweep_sections
 from trimtab.report.documents.step_tokens import hold_different
@@ -40,7 +40,7 @@ def simulate_sections(document: dict[str, Any]) -> list[Section]:
         for position, phase in enumerate(phases)
     }
     crowded = {at for at, row in enumerate(rows) if row["out_of_memory"]}
-    overflows = [f"{rows[at]['name']} does not fit: {missing(rows[at]['out_of_memory'])}" for at in sorted(crowded)]
+    overflows = overflow_lines(rows)
     left_out = [f"{name} was left out: {reason}." for name, reason in (document.get("left_out") or {}).items()]
     chart = _chart([str(row["name"]) for row in rows], series, uneven, crowded)
     return [
