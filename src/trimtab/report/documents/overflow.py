@@ -20,10 +20,10 @@ def missing(overflows: list[Any]) -> str:
 
 def overflow_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What does not fit, a line for each place and phase with all the strategies that lack memory there."""
-    places: dict[tuple[Any, ...], dict[str, Mapping[str, Any]]] = {}
+    places: dict[tuple[str, str, str], dict[str, Mapping[str, Any]]] = {}
     for row in rows:
         for each in row["out_of_memory"]:
-            place = (each["where"], each["phase"], f"{each['limit_gb']:.0f}")
+            place = (str(each["where"]), str(each["phase"]), f"{each['limit_gb']:.0f}")
             places.setdefault(place, {})[str(row["name"])] = each
     return [_line(*place, lacking) for place, lacking in places.items()]
 
