@@ -16,6 +16,7 @@ from trimtab.loader.conversation import TrainOn, encode
 from trimtab.loader.scan_journal import ScanJournal, sample_key
 from trimtab.loader.scan_workers import Place, map_rows
 from trimtab.loader.sources import Conversation, Dataset
+from trimtab.media.probe import large_images_unwarned
 from trimtab.media.visual import describe
 from trimtab.schema.geometry import VisionGeometry
 from trimtab.schema.metadata import SampleMetadata
@@ -94,7 +95,8 @@ class Scanner:
         samples: list[SampleMetadata] = []
         locations: list[tuple[int, int]] = []
         bad: list[BadSample] = []
-        with closing(self._scan_rows(dataset, workers, place, ray_address, journal)) as scans:
+        rows = self._scan_rows(dataset, workers, place, ray_address, journal)
+        with large_images_unwarned(), closing(rows) as scans:
             for row, scanned in enumerate(scans):
                 location = dataset.locate(row)
                 if isinstance(scanned, SampleMetadata):

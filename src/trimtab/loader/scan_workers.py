@@ -9,6 +9,7 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPool
 from typing import Literal, TypeVar
 
 from trimtab.errors import SettingsError
+from trimtab.media.probe import large_images_unwarned
 
 Place = Literal["threads", "processes", "ray"]
 Result = TypeVar("Result")
@@ -38,14 +39,16 @@ def map_rows(
         yield from _on_ray(scan, chunks, workers, ray_address)
         return
     pool: Executor
+    scan_chunk = _scan_chunk
     if place == "threads":
         pool = ThreadPoolExecutor(workers)
     else:
+        scan_chunk = _scan_chunk_alone
         pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
     waiting: deque[Future[list[Result]]] = deque()
     try:
         for chunk in chunks:
-            waiting.append(pool.submit(_scan_chunk, scan, chunk))
+            waiting.append(pool.submit(scan_chunk, scan, chunk))
             if len(waiting) == workers * _CHUNKS_IN_FLIGHT:
                 yield from waiting.popleft().result()
         while waiting:
@@ -56,6 +59,12 @@ def map_rows(
 
 def _scan_chunk(scan: Callable[[int], Result], chunk: Sequence[int]) -> list[Result]:
     return [scan(row) for row in chunk]
+
+
+def _scan_chunk_alone(scan: Callable[[int], Result], chunk: Sequence[int]) -> list[Result]:
+    """The same in a process with no other thread at work."""
+    with large_images_unwarned():
+        return _scan_chunk(scan, chunk)
 
 
 def _on_ray(
@@ -73,7 +82,7 @@ def _on_ray(
     else:
         connect(address)
     try:
-        shared, task = ray.put(scan), ray.remote(_scan_chunk)
+        shared, task = ray.put(scan), ray.remote(_scan_chunk_alone)
         waiting = []
         for chunk in chunks:
             waiting.append(task.remote(shared, chunk))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -73,6 +76,17 @@ def probe_video(uri: str, data: bytes | None = None, *, max_pixels: int = MAX_SO
     fps = float(rate) if rate else _FALLBACK_FPS
     seconds = frames / rate if rate else frames / _FALLBACK_FPS
     return Probe(width=width, height=height, frames=frames, fps=fps, seconds=float(seconds), rotation=rotation)
+
+
+@contextmanager
+def large_images_unwarned() -> Iterator[None]:
+    """Within, Pillow does not warn of images above half its limit, which names no file: ``max_pixels`` decides.
+
+    Python filters warnings for all threads: enter it before they start, or where there is one.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        yield
 
 
 def open_image(uri: str, source: str | BinaryIO, max_pixels: int = MAX_SOURCE_PIXELS) -> Image.Image:

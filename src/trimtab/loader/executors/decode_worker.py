@@ -17,6 +17,7 @@ from trimtab.loader.executors.decode_task import DecodeTask, Patches
 from trimtab.loader.executors.shared_memory import SharedPatches
 from trimtab.loader.executors.socket_messages import receive_message, send_message
 from trimtab.media.patches import read_patches
+from trimtab.media.probe import large_images_unwarned
 
 DECODE_NICENESS = 10  # decoding runs steps ahead; where cores are few, the step that computes now comes first
 _GRACE_S = 5
@@ -51,7 +52,8 @@ def main() -> None:
 def decode(task: DecodeTask) -> Patches | str:
     """The patches of a task, or one line saying why there are none."""
     try:
-        patches = read_patches(task.visual, task.geometry, task.frame_start, task.frame_stop, data=task.data)
+        with large_images_unwarned():
+            patches = read_patches(task.visual, task.geometry, task.frame_start, task.frame_stop, data=task.data)
     except TrimtabError as error:
         return str(error)
     except Exception as error:
