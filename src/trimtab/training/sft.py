@@ -6,7 +6,6 @@ import time
 from dataclasses import asdict
 
 from trimtab.cost.schedule import CostSchedule
-from trimtab.errors import TrainingError
 from trimtab.loader.step_loader import LoadedStep
 from trimtab.report.prediction import rank_error_of
 from trimtab.runtime.groups import Ranks
@@ -24,6 +23,7 @@ from trimtab.training.refit import CostRefit
 from trimtab.training.resumed_settings import checkpoint_to_resume
 from trimtab.training.run_folder import BAD_SAMPLES, RunFolder
 from trimtab.training.settings import SFTSettings
+from trimtab.training.skipped_steps import SkippedSteps
 from trimtab.training.step_report import RankFigures, StepOutcome, gather_report
 from trimtab.training.stop_signal import StopSignal
 
@@ -66,7 +66,12 @@ class SupervisedRun:
         """
         self._settings, self._stop = settings, stop
         self._job = build_job(settings, ranks)
-        self._skipped = self._without_data = 0
+        self._skipped = SkippedSteps(
+            settings.optimizer,
+            nothing="sample with loss",
+            inspect="the data",
+            listed_in=settings.folder / BAD_SAMPLES,
+        )
         resumed = self._resume()
         first_step = resumed.next_step if resumed else 0
         self._job.costs = self._measured_costs(resumed)
@@ -179,19 +184,7 @@ class SupervisedRun:
                 self._folder.write_bad_samples(report.step, loaded.bad_samples)
         self._progress.step(report)
         self._refit.after(report)
-        optimizer = self._settings.optimizer
-        self._without_data = self._without_data + 1 if loaded.denominator == 0 else 0
-        if self._without_data > optimizer.max_skipped_steps:
-            raise TrainingError(
-                f"step {report.step}: no sample with loss could be loaded for {self._without_data} steps in a row; "
-                f"check that the dataset's files are there ({self._settings.folder / BAD_SAMPLES} lists what failed)"
-            )
-        self._skipped = self._skipped + 1 if report.grad_norm is None else 0
-        if self._skipped > optimizer.max_skipped_steps:
-            raise TrainingError(
-                f"step {report.step}: the gradient was not finite for {self._skipped} steps in a row; lower "
-                f"optimizer.learning_rate={optimizer.learning_rate:g} or inspect the data"
-            )
+        self._skipped.after(report.step, had_data=loaded.denominator != 0, finite=report.grad_norm is not None)
 
     def _evaluate(self) -> None:
         loader, steps = self._job.open_evaluation_loader()

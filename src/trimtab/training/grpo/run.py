@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-from trimtab.errors import TrainingError
 from trimtab.runtime.groups import Ranks
 from trimtab.training.bad_samples import bad_sample_lines
 from trimtab.training.export import export
@@ -18,6 +17,7 @@ from trimtab.training.grpo.replies import reply_records
 from trimtab.training.grpo.report import GRPOReport
 from trimtab.training.grpo.settings import GRPOSettings
 from trimtab.training.run_folder import BAD_SAMPLES, RunFolder
+from trimtab.training.skipped_steps import SkippedSteps
 from trimtab.training.stop_signal import StopSignal
 
 
@@ -60,7 +60,9 @@ class GRPORun:
         self._settings, self._stop = settings, stop
         self._job = build_grpo_job(settings, ranks)
         self._pending: PendingStep | None = None
-        self._skipped = self._without_data = 0
+        self._skipped = SkippedSteps(
+            settings.optimizer, nothing="prompt", inspect="the rewards", listed_in=settings.folder / BAD_SAMPLES
+        )
         first_step = resume.begin(self._job)
         self._folder = RunFolder(settings.folder, first_step=first_step) if ranks.is_first else None
         if self._folder:
@@ -129,15 +131,4 @@ class GRPORun:
                     reply_records(step, outcome.experience, outcome.rewards, self._job.tokenizer)
                 )
         self._progress.step(report)
-        self._without_data = 0 if report.replies else self._without_data + 1
-        if self._without_data > self._settings.optimizer.max_skipped_steps:
-            raise TrainingError(
-                f"step {step}: no prompt could be loaded for {self._without_data} steps in a row; check that the "
-                f"dataset's files are there ({self._settings.folder / BAD_SAMPLES} lists what failed)"
-            )
-        self._skipped = self._skipped + 1 if report.grad_norm is None and report.replies else 0
-        if self._skipped > self._settings.optimizer.max_skipped_steps:
-            raise TrainingError(
-                f"step {step}: the gradient was not finite for {self._skipped} steps in a row; lower "
-                f"optimizer.learning_rate={self._settings.optimizer.learning_rate:g} or inspect the rewards"
-            )
+        self._skipped.after(step, had_data=report.replies > 0, finite=report.grad_norm is not None)
