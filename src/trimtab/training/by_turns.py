@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 
 from trimtab.errors import SettingsError
@@ -53,10 +54,11 @@ def train_by_turns(turns: ByTurns, ranks: Ranks) -> bool:
     Raises:
         TrimtabError: bad input or a failed rank; the same error on every rank.
     """
-    stop = StopSignal()
-    main = SupervisedRun(turns.main, ranks, stop)
-    other = SupervisedRun(turns.other, ranks, stop)
-    try:
+    with (
+        StopSignal() as stop,
+        closing(SupervisedRun(turns.main, ranks, stop)) as main,
+        closing(SupervisedRun(turns.other, ranks, stop)) as other,
+    ):
         for begun in range(0, turns.other.last_step, turns.turn):
             for run, settings in ((main, turns.main), (other, turns.other)):
                 if not run.train_until(min(begun + turns.turn, settings.last_step)):
@@ -66,8 +68,4 @@ def train_by_turns(turns: ByTurns, ranks: Ranks) -> bool:
         main.save()
         if done:
             main.finish()
-    finally:
-        main.close()
-        other.close()
-        stop.restore()
     return done

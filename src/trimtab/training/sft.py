@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import asdict
 
 from trimtab.cost.schedule import CostSchedule
@@ -40,18 +41,13 @@ def train(settings: SFTSettings, ranks: Ranks) -> bool:
     Raises:
         TrimtabError: bad input or a failed rank; the same error on every rank.
     """
-    stop = StopSignal()
-    run = SupervisedRun(settings, ranks, stop)
-    try:
+    with StopSignal() as stop, closing(SupervisedRun(settings, ranks, stop)) as run:
         done = run.train_until(settings.last_step)
         run.save()
         if not done:
             run.say("--resume goes on from the checkpoint")
         if done and settings.last_step == settings.steps:
             run.finish()
-    finally:
-        run.close()
-        stop.restore()
     return done
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from types import FrameType
+from types import FrameType, TracebackType
+from typing import Self
 
 
 class StopSignal:
@@ -13,6 +14,16 @@ class StopSignal:
         """Install the handlers; call from the main thread."""
         self.wanted = False
         self._previous = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def __enter__(self) -> Self:
+        """Hear signals within the block only."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Put the earlier handlers back, whatever happened."""
+        self.restore()
 
     def restore(self) -> None:
         """Put the earlier handlers back."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 
 from trimtab.errors import SettingsError
@@ -49,16 +50,14 @@ def time_by_turns(turns: GRPOByTurns, ranks: Ranks) -> bool:
     Raises:
         TrimtabError: bad input or a failed rank; the same error on every rank.
     """
-    stop = StopSignal()
-    runs = [GRPORun(settings, ranks, stop) for settings in (turns.main, turns.other)]
-    try:
+    with (
+        StopSignal() as stop,
+        closing(GRPORun(turns.main, ranks, stop)) as main,
+        closing(GRPORun(turns.other, ranks, stop)) as other,
+    ):
         for begun in range(0, turns.main.last_step, turns.turn):
-            for run in runs:
+            for run in (main, other):
                 last = min(begun + turns.turn, turns.main.last_step)
                 if not run.train_until(last) and last < turns.main.last_step:
                     return False
-    finally:
-        for run in runs:
-            run.close()
-        stop.restore()
     return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 
 from trimtab.runtime.groups import Ranks
 from trimtab.training.bad_samples import bad_sample_lines
@@ -33,18 +34,13 @@ def train_grpo(settings: GRPOSettings, ranks: Ranks) -> bool:
     Raises:
         TrimtabError: bad input or a failed rank; the same error on every rank.
     """
-    stop = StopSignal()
-    run = GRPORun(settings, ranks, stop)
-    try:
+    with StopSignal() as stop, closing(GRPORun(settings, ranks, stop)) as run:
         done = run.train_until(settings.last_step)
         run.save()
         if not done:
             run.say("--resume goes on from the checkpoint")
         if done and settings.last_step == settings.steps:
             run.finish()
-    finally:
-        run.close()
-        stop.restore()
     return done
 
 
