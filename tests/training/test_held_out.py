@@ -1,19 +1,56 @@
-"""Held-out samples that cannot be loaded, after all else is done."""
+"""Held-out samples: scored after all else is done, or told why not."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.chat_tokenizer import chat_tokenizer
+from tests.training.sft_run import settings_for
 from tests.training.small_run import train_on_rank, write_run
+from transformers import AutoModelForImageTextToText
 
 from trimtab.errors import LoaderError
+from trimtab.families.registry import family_for
 from trimtab.loader.settings import LoaderSettings
 from trimtab.testing import RankPool
 from trimtab.training.evaluate import telling_of_the_model
 from trimtab.training.settings import BalanceSettings, EvalSettings, SFTSettings
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return write_run(tmp_path_factory.mktemp("run"))
+
+
+@pytest.mark.slow
+def test_held_out_samples_are_scored(rank_pool: RankPool, files: dict[str, Any]) -> None:
+    evaluation = EvalSettings(data=files["data"], table=files["table"], samples_per_step=5)
+    settings = settings_for(files, "scored", steps=25, evaluation=evaluation)
+    rank_pool.run(2, train_on_rank, settings)
+    result = json.loads((settings.folder / "evaluation.json").read_text())
+    assert result["samples"] == 12
+    assert result["with_pixels"] == sum(result["right"].values()) / 12
+    generated = {f"sample-{row}": generate_answer(settings, row) for row in (3, 7, 11)}
+    for sample_id, answer in generated.items():
+        assert result["right"][sample_id] == (answer == "blue")
+    assert result["with_pixels"] > 0
+
+
+def generate_answer(settings: SFTSettings, row: int) -> str:
+    """What the stock model generates greedily for a text-only sample."""
+    model = AutoModelForImageTextToText.from_pretrained(settings.folder / "model")
+    tokenizer = chat_tokenizer()
+    question = f"Which colour is the square {row}?"
+    messages = [{"role": "user", "content": question}]
+    template = family_for("qwen2_5_vl").chat_template
+    text = tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False, add_generation_prompt=True)
+    inputs = tokenizer(text, return_tensors="pt")
+    generated = model.generate(**inputs, max_new_tokens=4, do_sample=False)[0, inputs["input_ids"].shape[1] :]
+    return str(tokenizer.decode(generated, skip_special_tokens=True))
 
 
 def test_a_bad_held_out_sample_is_told_with_what_is_there_already() -> None:

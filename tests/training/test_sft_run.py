@@ -3,82 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
-import resource
-import signal
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 import torch
-from tests.chat_tokenizer import chat_tokenizer
-from tests.training.small_run import (
-    packs_take_a_microsecond_a_row,
-    scan,
-    steps_of,
-    train_on_rank,
-    train_within,
-    write_run,
-)
+from tests.training.sft_run import CENTRAL, OFF, SKIP, assert_same_bits, losses, settings_for, weights
+from tests.training.small_run import scan, steps_of, train_on_rank, train_within, write_run
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 
-from trimtab.errors import (
-    CheckpointError,
-    LoaderError,
-    MetadataError,
-    RankDisagreementError,
-    SettingsError,
-    TrainingError,
-)
-from trimtab.families.registry import family_for
+from trimtab.errors import LoaderError, MetadataError, RankDisagreementError, SettingsError, TrainingError
 from trimtab.loader.settings import LoaderSettings
 from trimtab.testing import RankPool
-from trimtab.training.settings import BalanceSettings, EvalSettings, LoraSettings, OptimizerSettings, SFTSettings
-
-ON = BalanceSettings(costs="analytic")
-OFF, CENTRAL, SKIP = (
-    BalanceSettings(mode="off", costs="analytic"),
-    LoaderSettings(mode="central"),
-    LoaderSettings(on_bad_sample="skip"),
-)
-FAST = OptimizerSettings(learning_rate=3e-3, warmup_steps=1)
+from trimtab.training.settings import BalanceSettings, EvalSettings, LoraSettings, OptimizerSettings
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return write_run(tmp_path_factory.mktemp("run"))
-
-
-def settings_for(files: dict[str, Any], name: str, **changes: Any) -> SFTSettings:
-    plain: dict[str, Any] = {
-        "steps": 3,
-        "samples_per_step": 6,
-        "name": name,
-        "timeout_s": 30,
-        "optimizer": FAST,
-        "balance": ON,
-    }
-    return SFTSettings(**{**files, **plain, **changes})
-
-
-def losses(settings: SFTSettings) -> list[float]:
-    return [step["loss"] for step in steps_of(settings)]
-
-
-def weights(settings: SFTSettings) -> dict[str, torch.Tensor]:
-    model = AutoModelForImageTextToText.from_pretrained(settings.folder / "model", dtype=torch.float64)
-    return dict(model.state_dict())
-
-
-def assert_same_bits(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
-    assert one.keys() == other.keys()
-    assert [name for name in one if not torch.equal(one[name], other[name])] == []
 
 
 def test_balanced_and_baseline_train_alike(rank_pool: RankPool, files: dict[str, Any]) -> None:
@@ -129,69 +74,6 @@ def test_adapters_in_bfloat16_change_only_what_they_adapt(rank_pool: RankPool, f
     assert all(".self_attn." in name and "_proj" in name for name in changed)
 
 
-@pytest.mark.slow
-def test_held_out_samples_are_scored(rank_pool: RankPool, files: dict[str, Any]) -> None:
-    evaluation = EvalSettings(data=files["data"], table=files["table"], samples_per_step=5)
-    settings = settings_for(files, "scored", steps=25, evaluation=evaluation)
-    rank_pool.run(2, train_on_rank, settings)
-    result = json.loads((settings.folder / "evaluation.json").read_text())
-    assert result["samples"] == 12
-    assert result["with_pixels"] == sum(result["right"].values()) / 12
-    generated = {f"sample-{row}": generate_answer(settings, row) for row in (3, 7, 11)}
-    for sample_id, answer in generated.items():
-        assert result["right"][sample_id] == (answer == "blue")
-    assert result["with_pixels"] > 0
-
-
-def generate_answer(settings: SFTSettings, row: int) -> str:
-    """What the stock model generates greedily for a text-only sample."""
-    model = AutoModelForImageTextToText.from_pretrained(settings.folder / "model")
-    tokenizer = chat_tokenizer()
-    question = f"Which colour is the square {row}?"
-    messages = [{"role": "user", "content": question}]
-    template = family_for("qwen2_5_vl").chat_template
-    text = tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False, add_generation_prompt=True)
-    inputs = tokenizer(text, return_tensors="pt")
-    generated = model.generate(**inputs, max_new_tokens=4, do_sample=False)[0, inputs["input_ids"].shape[1] :]
-    return str(tokenizer.decode(generated, skip_special_tokens=True))
-
-
-@pytest.mark.slow
-def test_resume_is_exact(rank_pool: RankPool, files: dict[str, Any]) -> None:
-    whole = settings_for(files, "whole", steps=4, dtype="float64")
-    rank_pool.run(2, train_on_rank, whole)
-    assert (
-        rank_pool.run(2, train_within, settings_for(files, "parts", steps=4, dtype="float64"), _stop_soon)
-        == [False] * 2
-    )
-    assert len(losses(settings_for(files, "parts"))) == 1
-    parts = settings_for(files, "parts", steps=4, dtype="float64", resume=True)
-    assert rank_pool.run(2, train_on_rank, parts) == [True, True]
-    assert losses(parts) == losses(whole)
-    assert_same_bits(weights(parts), weights(whole))
-
-
-@pytest.mark.slow
-def test_a_fresh_start_sets_an_earlier_runs_checkpoint_aside(rank_pool: RankPool, files: dict[str, Any]) -> None:
-    first = settings_for(files, "twice", steps=2)
-    rank_pool.run(1, train_on_rank, first)
-    assert (first.folder / "checkpoints" / "step-000002").is_dir()
-    rank_pool.run(1, train_on_rank, settings_for(files, "twice", steps=3, stop_after=1))
-    assert sorted(path.name for path in (first.folder / "checkpoints").iterdir()) == ["previous", "step-000001"]
-
-
-@pytest.mark.slow
-def test_resume_refuses_other_data_of_the_same_size(rank_pool: RankPool, files: dict[str, Any], tmp_path: Path) -> None:
-    rank_pool.run(1, train_on_rank, settings_for(files, "moved", steps=1))
-    lines = files["data"][0].read_text().splitlines(keepends=True)
-    other = files["data"][0].with_name("other.jsonl")
-    other.write_text("".join(reversed(lines)))
-    scan(files["model"], other, tmp_path / "other.parquet")
-    changed = {"data": (other,), "table": tmp_path / "other.parquet", "resume": True}
-    with pytest.raises(CheckpointError, match="it was trained on other data"):
-        rank_pool.run(1, train_on_rank, settings_for({**files, **changed}, "moved", steps=2))
-
-
 def test_a_run_that_can_load_nothing_ends(rank_pool: RankPool, tmp_path: Path) -> None:
     files = write_run(tmp_path, samples=4, photos=False)
     for path in (tmp_path / "media").iterdir():
@@ -200,32 +82,6 @@ def test_a_run_that_can_load_nothing_ends(rank_pool: RankPool, tmp_path: Path) -
     lost = settings_for(files, "lost", steps=9, samples_per_step=2, loader=SKIP, optimizer=optimizer)
     with pytest.raises(TrainingError, match="no sample with loss could be loaded for 2 steps in a row"):
         rank_pool.run(1, train_on_rank, lost)
-
-
-@pytest.mark.slow
-def test_resume_with_another_number_of_ranks(rank_pool: RankPool, files: dict[str, Any]) -> None:
-    rank_pool.run(2, train_within, settings_for(files, "fewer", steps=4, dtype="float64"), _stop_soon)
-    parts = settings_for(files, "fewer", steps=4, dtype="float64", resume=True)
-    rank_pool.run(1, train_on_rank, parts)
-    whole = settings_for(files, "whole again", steps=4, dtype="float64")
-    rank_pool.run(1, train_on_rank, whole)
-    assert losses(parts) == pytest.approx(losses(whole), rel=1e-10)
-
-
-@contextmanager
-def _stop_soon(rank: int) -> Iterator[None]:
-    """Send this rank SIGTERM as soon as the run listens for it, which is before the first step ends."""
-    if rank == 1:
-        threading.Thread(target=_terminate_once_heard, daemon=True).start()
-    yield
-
-
-def _terminate_once_heard() -> None:
-    for _ in range(3000):
-        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-            os.kill(os.getpid(), signal.SIGTERM)
-            return
-        time.sleep(0.01)
 
 
 def test_a_file_broken_since_the_scan_ends_the_run_by_name(rank_pool: RankPool, tmp_path: Path) -> None:
@@ -302,45 +158,6 @@ def test_a_step_of_which_nothing_could_be_loaded_moves_no_weight(rank_pool: Rank
 
 
 @pytest.mark.slow
-def test_a_resume_with_other_adapters_asks_for_those_of_the_checkpoint(
-    rank_pool: RankPool, files: dict[str, Any]
-) -> None:
-    first = settings_for(files, "adapted", steps=2, stop_after=1, lora=LoraSettings(rank=2))
-    assert rank_pool.run(1, train_on_rank, first) == [True]
-    for lora in (LoraSettings(rank=4), LoraSettings()):
-        other = replace(first, stop_after=None, resume=True, lora=lora)
-        (error,) = rank_pool.run(1, train_on_rank, other, return_exceptions=True)
-        assert isinstance(error, CheckpointError)
-        assert f"lora.rank: was 2, now {lora.rank}; put back" in str(error)
-        assert "remove" not in str(error)
-    assert list((first.folder / "checkpoints").glob("step-*"))
-
-
-@pytest.mark.slow
-def test_a_full_disk_ends_the_run_by_name_and_leaves_no_half_checkpoint(
-    rank_pool: RankPool, files: dict[str, Any]
-) -> None:
-    settings = settings_for(files, "full", steps=2)
-    for error in rank_pool.run(2, train_within, settings, _limit_files, return_exceptions=True):
-        assert isinstance(error, CheckpointError)
-        assert "could not write checkpoint" in str(error)
-        assert "MiB free, the checkpoint takes more than" in str(error)
-    assert list((settings.folder / "checkpoints").iterdir()) == []
-
-
-@contextmanager
-def _limit_files(rank: int) -> Iterator[None]:
-    """What a full disk does to rank 1, without one: writing past 100 kB fails."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if rank == 1:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@pytest.mark.slow
 def test_one_rank_gives_the_same_bits_balanced_or_not(rank_pool: RankPool, files: dict[str, Any]) -> None:
     on, off = settings_for(files, "bits"), settings_for(files, "bits", balance=OFF)
     for settings in (on, off):
@@ -394,19 +211,6 @@ def test_gradients_that_stay_infinite_end_the_run(rank_pool: RankPool, files: di
     optimizer = OptimizerSettings(learning_rate=float("inf"), warmup_steps=1, max_skipped_steps=1)
     with pytest.raises(TrainingError, match=r"not finite for 2 steps in a row; lower optimizer\.learning_rate"):
         rank_pool.run(2, train_on_rank, settings_for(files, "infinite", steps=6, optimizer=optimizer))
-
-
-@pytest.mark.slow
-def test_measured_costs_are_kept_in_the_checkpoint(rank_pool: RankPool, files: dict[str, Any]) -> None:
-    first = settings_for(files, "measured", steps=2, stop_after=1, balance=BalanceSettings())
-    rank_pool.run(2, train_within, first, packs_take_a_microsecond_a_row)
-    costs = [json.loads(path.read_text())["costs"] for path in first.folder.glob("checkpoints/*/progress.json")]
-    measured = costs[0]["schedule"][0]["costs"]
-    assert measured["language"]["b"] == pytest.approx(1e3)
-    assert measured["frame"]["b"] == pytest.approx(1e3)
-    rank_pool.run(2, train_on_rank, settings_for(files, "measured", steps=2, balance=BalanceSettings(), resume=True))
-    kept = [json.loads(path.read_text())["costs"] for path in first.folder.glob("checkpoints/*/progress.json")]
-    assert kept == costs
 
 
 @pytest.mark.slow
