@@ -35,6 +35,10 @@ def large(tmp_path: Path) -> Path:
     return tmp_path / "large.png"
 
 
+def of_pillow(shown: list[warnings.WarningMessage]) -> list[warnings.WarningMessage]:
+    return [one for one in shown if issubclass(one.category, Image.DecompressionBombWarning)]
+
+
 def test_pillow_warns_of_it(large: Path) -> None:
     with pytest.warns(Image.DecompressionBombWarning):
         assert probe_image(str(large)).width == 10_000
@@ -49,8 +53,8 @@ def test_a_scan_does_not_show_the_warning(large: Path, place: Place, capfd: pyte
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("always")
         assert len(scanner.scan(open_dataset(data), workers=1, place=place).table) == 1
-    assert shown == []
-    assert "Warning" not in capfd.readouterr().err
+    assert not of_pillow(shown)
+    assert "DecompressionBomb" not in capfd.readouterr().err
 
 
 def test_a_decode_process_does_not_show_the_warning(large: Path) -> None:
@@ -60,4 +64,4 @@ def test_a_decode_process_does_not_show_the_warning(large: Path) -> None:
         warnings.simplefilter("always")
         found = decode(DecodeTask(visual=visual, geometry=GEOMETRY, frame_start=0, frame_stop=1))
     assert "large.png: cannot be decoded" in str(found)
-    assert shown == []
+    assert not of_pillow(shown)
