@@ -13,7 +13,7 @@ from tests.training.sft_run import settings_for
 from tests.training.small_run import train_on_rank, write_run
 from transformers import AutoModelForImageTextToText
 
-from trimtab.errors import LoaderError
+from trimtab.errors import LoaderError, MetadataError
 from trimtab.families.registry import family_for
 from trimtab.loader.settings import LoaderSettings
 from trimtab.testing import RankPool
@@ -57,6 +57,18 @@ def test_a_bad_held_out_sample_is_told_with_what_is_there_already() -> None:
     said = r"sample-4: gone\.jpg; the model is written to m; --resume scores"
     with pytest.raises(LoaderError, match=said), telling_of_the_model(Path("m")):
         raise LoaderError("sample sample-4: gone.jpg")
+
+
+def test_held_out_files_that_do_not_belong_together_are_told_before_the_first_step(
+    rank_pool: RankPool, files: dict[str, Any]
+) -> None:
+    other = files["table"].parent / "other.jsonl"
+    other.write_text(files["data"][0].read_text().splitlines(keepends=True)[0])
+    evaluation = EvalSettings(data=[other], table=files["table"])
+    settings = settings_for(files, "other_held_out", steps=1, evaluation=evaluation)
+    with pytest.raises(MetadataError, match="scan"):
+        rank_pool.run(1, train_on_rank, settings)
+    assert not (settings.folder / "steps.jsonl").exists()
 
 
 @pytest.mark.slow

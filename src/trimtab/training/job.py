@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from trimtab.loader.executors.protocol import MediaExecutor
 from trimtab.loader.pack_sampler import PackSampler
 from trimtab.loader.pack_table import pack_table
 from trimtab.loader.preparer import StepPreparer
-from trimtab.loader.sample_reader import SampleReader, open_reader
+from trimtab.loader.sample_reader import SampleReader
 from trimtab.loader.sampler import StepSampler
 from trimtab.loader.step_loader import LoadedStep, StepLoader
 from trimtab.loader.step_planner import StepPlanner
@@ -36,6 +35,7 @@ from trimtab.schema.table import MetadataTable
 from trimtab.training.left_out import list_left_out
 from trimtab.training.model import build_model
 from trimtab.training.optimizer import make_optimizer
+from trimtab.training.readers import open_readers
 from trimtab.training.sequence_parallel import degree_costs, links_of, sequence_nodes
 from trimtab.training.settings import SFTSettings
 from trimtab.training.together import agree_on_settings, together
@@ -52,6 +52,7 @@ class Job:
     optimizer: torch.optim.Optimizer
     clock: PhaseClock
     reader: SampleReader
+    held_out: SampleReader | None
     costs: CostSchedule
     sampler: StepSource
     cluster: Cluster
@@ -63,10 +64,9 @@ class Job:
 
     def open_evaluation_loader(self) -> tuple[StepLoader, int]:
         """A loader over the held-out samples, once each, and its number of steps."""
-        settings = self.settings.evaluation
-        assert settings.table is not None
-        reader = _open_reader(self.settings, settings.table, settings.data, self.checkpoint, self.model)
-        size = min(settings.samples_per_step, len(reader.table))
+        reader = self.held_out
+        assert reader is not None
+        size = min(self.settings.evaluation.samples_per_step, len(reader.table))
         sampler = StepSampler(num_samples=len(reader.table), samples_per_step=size, seed=self.settings.seed)
         loader = self._loader(reader, sampler, sampler.steps_per_epoch, self.costs.newest)
         return loader, sampler.steps_per_epoch
@@ -135,10 +135,10 @@ def build_job(settings: SFTSettings, ranks: Ranks) -> Job:
         architecture.language, ranks, max_degree=settings.balance.max_degree, timeout_s=settings.timeout_s
     )
     model = BalancedVLM(build_model(settings), ranks.data, clock.mark, nodes=nodes).to(ranks.device)
-    reader = together(
+    reader, held_out = together(
         ranks.control,
         "start",
-        lambda: _open_reader(settings, settings.table, settings.data, checkpoint, model),
+        lambda: open_readers(settings, checkpoint, model, train_on=settings.train_on),
         blame_no_rank=True,
     )
     agree_on_value(ranks.control, "the dataset", reader.digest(), "give every rank the same table and dataset files")
@@ -155,6 +155,7 @@ def build_job(settings: SFTSettings, ranks: Ranks) -> Job:
         optimizer=make_optimizer(model, settings.optimizer),
         clock=clock,
         reader=reader,
+        held_out=held_out,
         costs=CostSchedule(cost_model),
         sampler=sampler,
         cluster=links_of(nodes, ranks, settings.balance.costs),
@@ -181,21 +182,6 @@ def _sampler(settings: SFTSettings, table: MetadataTable, cost_model: CostModel,
     if ranks.is_first:
         list_left_out(packs.left_out(), settings.folder)
     return packs
-
-
-def _open_reader(
-    settings: SFTSettings, table: Path, data: Sequence[str | Path], checkpoint: Checkpoint, model: BalancedVLM
-) -> SampleReader:
-    return open_reader(
-        table,
-        data,
-        settings.root,
-        allowed_roots=settings.loader.allowed_roots,
-        model_folder=settings.model,
-        checkpoint=checkpoint,
-        model=model.base,
-        train_on=settings.train_on,
-    )
 
 
 def _check_data(table: MetadataTable, path: Path, ranks: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from trimtab.loader.preparer import StepPreparer
-from trimtab.loader.sample_reader import open_reader
 from trimtab.loader.sampler import StepSampler
 from trimtab.loader.step_loader import StepLoader
 from trimtab.loader.step_planner import StepPlanner
@@ -30,19 +29,9 @@ def evaluate_held_out(job: GRPOJob, progress: RunProgress, folder: RunFolder | N
 
 
 def _loader(job: GRPOJob) -> tuple[StepLoader, int]:
-    settings, held_out = job.settings, job.settings.evaluation
-    assert held_out.table is not None
-    reader = open_reader(
-        held_out.table,
-        held_out.data,
-        settings.root,
-        allowed_roots=settings.loader.allowed_roots,
-        model_folder=settings.model,
-        checkpoint=job.checkpoint,
-        model=job.model.base,
-        train_on="last_assistant",
-    )
-    size = min(held_out.samples_per_step, len(reader.table))
+    settings, reader = job.settings, job.held_out
+    assert reader is not None
+    size = min(settings.evaluation.samples_per_step, len(reader.table))
     sampler = StepSampler(num_samples=len(reader.table), samples_per_step=size, seed=settings.seed)
     preparer = None
     if job.executor:

@@ -20,7 +20,7 @@ from trimtab.errors import SettingsError
 from trimtab.families.checkpoint import Checkpoint, read_checkpoint
 from trimtab.loader.executors.open import open_executor
 from trimtab.loader.executors.protocol import MediaExecutor
-from trimtab.loader.sample_reader import SampleReader, open_reader
+from trimtab.loader.sample_reader import SampleReader
 from trimtab.loader.sampler import StepSampler
 from trimtab.loader.scanned_dataset import open_scanned
 from trimtab.loader.tokenizer import load_tokenizer
@@ -43,6 +43,7 @@ from trimtab.training.grpo.settings import GRPOSettings
 from trimtab.training.grpo.transformers_engine import TransformersEngine
 from trimtab.training.model import build_model
 from trimtab.training.optimizer import make_optimizer
+from trimtab.training.readers import open_readers
 from trimtab.training.sequence_parallel import degree_costs, links_of, sequence_nodes
 from trimtab.training.together import agree_on_settings, together
 
@@ -63,6 +64,7 @@ class GRPOJob:
     reference: BalancedVLM | None
     optimizer: torch.optim.Optimizer
     reader: SampleReader
+    held_out: SampleReader | None
     prompts: PromptReader
     sampler: StepSampler
     cluster: Cluster
@@ -125,7 +127,12 @@ def build_grpo_job(settings: GRPOSettings, ranks: Ranks) -> GRPOJob:
     language, max_degree = architecture_from_config(checkpoint.config).language, settings.balance.max_degree
     nodes = sequence_nodes(language, ranks, max_degree=max_degree, timeout_s=settings.timeout_s)
     model = BalancedVLM(build_model(settings), ranks.data, nodes=nodes).to(ranks.device)
-    reader = together(ranks.control, "start", lambda: _open_reader(settings, checkpoint, model), blame_no_rank=True)
+    reader, held_out = together(
+        ranks.control,
+        "start",
+        lambda: open_readers(settings, checkpoint, model, train_on="last_assistant"),
+        blame_no_rank=True,
+    )
     agree_on_value(ranks.control, "the dataset", reader.digest(), "give every rank the same table and dataset files")
     agree_on_settings(ranks.control, settings)
     compute_dtype = torch.bfloat16 if settings.dtype == "bfloat16" else None
@@ -151,6 +158,7 @@ def build_grpo_job(settings: GRPOSettings, ranks: Ranks) -> GRPOJob:
         reference=_reference(settings, ranks, nodes),
         optimizer=make_optimizer(model, settings.optimizer),
         reader=reader,
+        held_out=held_out,
         prompts=prompts,
         sampler=StepSampler(
             num_samples=len(reader.table), samples_per_step=settings.samples_per_step, seed=settings.seed
@@ -162,19 +170,6 @@ def build_grpo_job(settings: GRPOSettings, ranks: Ranks) -> GRPOJob:
         rewarder=rewarder,
         engine=_engine(settings, ranks, model, tokenizer, prompts, reader.pad_token),
         watch=PhaseStopwatch(),
-    )
-
-
-def _open_reader(settings: GRPOSettings, checkpoint: Checkpoint, model: BalancedVLM) -> SampleReader:
-    return open_reader(
-        settings.table,
-        settings.data,
-        settings.root,
-        allowed_roots=settings.loader.allowed_roots,
-        model_folder=settings.model,
-        checkpoint=checkpoint,
-        model=model.base,
-        train_on="last_assistant",
     )
 
 
