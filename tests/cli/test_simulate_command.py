@@ -49,13 +49,16 @@ def test_options_may_be_written_like_other_commands(capsys: pytest.CaptureFixtur
     assert one == other
 
 
-def test_data_that_end_early_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [flat_table(tmp_path / "t.parquet"), "model=internvl-6b-20b", "ranks=8", "batch_size=12", "steps=40"]
-    words += ["pipeline.stages=4", "pipeline.pack_tokens=8192", "shards=2", "strategies=[random,isf]"]
-    steps = printed(capsys, *words)["steps"]
-    assert 0 < steps < 40
-    assert simulate.run(words) == 0
-    assert f"means of {steps} steps (of 40: the data hold no more)" in capsys.readouterr().out
+def test_a_pipeline_of_a_short_table_is_swept_over_all_strategies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [flat_table(tmp_path / "t.parquet"), "model=internvl-6b-20b", "ranks=8", "batch_size=12", "steps=6"]
+    words += ["pipeline.stages=4", "pipeline.pack_tokens=8192", "shards=2"]
+    result = printed(capsys, *words, "--sweep", "loading.prefetch=1,2")
+    assert (result["steps"], len(result["strategies"])) == (6, 4)
+    assert not any(said.startswith("One step") for said in result["recommended"]["doubts"])
+    assert simulate.run([*words, "strategies=[random,isf]"]) == 0
+    assert "means of 6 steps." in capsys.readouterr().out
 
 
 def test_one_stage_leaves_nothing_to_cut(capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,3 +82,21 @@ def test_a_lead_is_of_the_figure_that_choice_was_made_by() -> None:
     changed = uneven("all", (12.0, 1000), (36.0, 4000))  # faster over all, by the mean of its steps slower
     (said,) = doubted(base, changed=changed)
     assert said.startswith("max_degree=4 may not pay: 4.0% less time a token")
+
+
+def test_one_step_in_common_tells_no_more_than_one_step() -> None:
+    four, one = result("all", 10, 30, 10, 30), result("as-is", 12)
+    (said,) = doubted(four, one)
+    assert said.startswith("One step does not tell")
+    (said,) = doubted(four, changed=replace(one, name="all"))
+    assert said.startswith("One step does not tell")
+    assert doubted(result("all", 10, 30), one)[0].startswith("One step does not tell")
+
+
+def test_only_steps_both_have_are_paired() -> None:
+    base = result("all", 10, 30, 10, 30)
+    (said,) = doubted(base, replace(result("as-is", 12, 26), tokens_per_gpu_s=base.tokens_per_gpu_s))
+    assert said.startswith("as-is may be the better choice")
+    assert "in the 2 steps simulated" in said
+    (said,) = doubted(base, changed=result("all", 10, 29))
+    assert "in the 2 steps simulated" in said

@@ -11,9 +11,11 @@ from simulate_cases import text_workload
 from trimtab.cost.models import model_preset
 from trimtab.errors import SettingsError
 from trimtab.planning.pipeline_schedule import step_ns
+from trimtab.simulate.doubt import doubts
 from trimtab.simulate.pipeline_schedule import run_1f1b
 from trimtab.simulate.run import job_of, simulate
 from trimtab.simulate.scenario import PipelineSettings, Scenario
+from trimtab.simulate.sweep import fastest, recommend
 from trimtab.simulate.timeline import Timeline
 
 SMALL = {
@@ -81,8 +83,21 @@ def test_contradictions_are_refused(changed: dict[str, object], told: str) -> No
 def test_too_little_data_for_a_step_is_told() -> None:
     large = Scenario(**{**SMALL, "strategies": ("random",), "steps": 1, "batch_size": 4096})
     job = replace(job_of(large, model_preset("internvl-6b-20b")), workload=text_workload([100] * 4096))
-    with pytest.raises(SettingsError, match="do not fill"):
+    with pytest.raises(SettingsError, match="batch_size=4096 is more than the 1024 batches of 4 of the data; lower it"):
         simulate(job)
+
+
+def test_data_that_end_are_packed_afresh_so_that_all_strategies_have_the_steps_asked_for() -> None:
+    """Plain batches of 4 make the most steps of 400 samples, packs of up to 40 the fewest."""
+    scenario = Scenario(**{**SMALL, "steps": 5, "batch_size": 8})
+    job = replace(job_of(scenario, model_preset("internvl-6b-20b")), workload=text_workload([100, 300] * 200))
+    found = simulate(job)
+    assert [row.name for row in found.strategies] == ["random", "isf", "isf+stages", "isf+stages+recompute"]
+    assert [len(row.token_seconds) for row in found.strategies] == [5] * 4
+    assert found.steps == 5
+    assert len(set(found.strategies[1].token_seconds)) > 1
+    best = fastest(found)
+    assert isinstance(doubts(found, recommend(best, {}, lambda _: best)), list)
 
 
 @pytest.mark.parametrize(

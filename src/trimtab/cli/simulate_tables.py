@@ -56,16 +56,14 @@ def print_simulation(job: Job, found: Simulation) -> None:
 
 
 def _headline(job: Job, found: Simulation) -> str:
-    scenario, few = job.scenario, ""
-    if found.steps < scenario.steps:
-        few = f" (of {scenario.steps}: the data hold no more)"
+    scenario = job.scenario
     packs = scenario.pack_length is not None or scenario.pipeline.stages > 0
     samples = f"{scenario.batch_size} {'packs' if packs else 'samples'}"
     if scenario.task == "grpo":
         samples = f"{scenario.batch_size} prompts of {scenario.rollout.replies} replies"
     return (
         f"SIMULATED {scenario.name}: {scenario.task} of {job.architecture.name} on {scenario.ranks} {job.cluster.name}"
-        f", {samples} a step, {job.workload.description}; means of {number_of(found.steps, 'step')}{few}. "
+        f", {samples} a step, {job.workload.description}; means of {number_of(found.steps, 'step')}. "
         "Planning ran here."
     )
 

@@ -18,8 +18,8 @@ def doubts(simulation: Simulation, best: Recommendation) -> list[str]:
     """What other steps might have recommended, a sentence each; none where the recommendation would stay.
 
     Leads are of tokens for every device and second, by which the choice is made. All strategies take the same samples
-    in a step (pipelines: as many packs), so times for a token are compared step by step; their mean difference may be
-    off by two of its standard errors.
+    in a step (pipelines: as many packs), so times for a token are compared step by step, as far as both have steps;
+    their mean difference may be off by two of its standard errors.
 
     Args:
         simulation: every strategy, with the settings as given.
@@ -27,9 +27,8 @@ def doubts(simulation: Simulation, best: Recommendation) -> list[str]:
     """
     base = next(row for row in simulation.strategies if row.name == best.strategy)
     rivals = [row for row in simulation.strategies if row is not base and overflow_share(row) == overflow_share(base)]
-    if len(base.token_seconds) == 1 and (rivals or best.settings):
-        more = "lower batch_size, as the data hold no second step" if simulation.scenario.steps > 1 else "set steps=4"
-        return [f"One step does not tell how much steps differ, and others may recommend otherwise: {more}."]
+    if (rivals or best.settings) and min(map(_steps, [base, *rivals, best.result])) == 1:
+        return ["One step does not tell how much steps differ, and others may recommend otherwise: set steps=4."]
     rivals.sort(key=lambda row: -row.tokens_per_gpu_s)
     doubted = [said for rival in rivals if (said := _of_rival(base, rival)) is not None][:1]
     if best.settings and overflow_share(best.result) == overflow_share(base):
@@ -44,28 +43,35 @@ def _of_rival(base: StrategyResult, rival: StrategyResult) -> str | None:
     lead, error = _lead(base, rival)
     if lead - tolerated >= error:
         return None
+    steps = min(_steps(base), _steps(rival))
     where = f"{base.name} is {abs(lead):.1%} {'ahead' if lead >= 0 else 'behind'}"
-    return f"{rival.name} may be the better choice: {where}, {_remedy(base, lead - tolerated, error)}."
+    return f"{rival.name} may be the better choice: {where}, {_remedy(steps, lead - tolerated, error)}."
 
 
 def _of_change(base: StrategyResult, best: Recommendation) -> list[str]:
     lead, error = _lead(best.result, base)
     if lead - WORTH_A_CHANGE >= error:
         return []
+    steps = min(_steps(base), _steps(best.result))
     changes = " ".join(f"{name}={value}" for name, value in best.settings.items())
-    return [f"{changes} may not pay: {lead:.1%} less time a token, {_remedy(base, lead - WORTH_A_CHANGE, error)}."]
+    return [f"{changes} may not pay: {lead:.1%} less time a token, {_remedy(steps, lead - WORTH_A_CHANGE, error)}."]
 
 
 def _lead(first: StrategyResult, second: StrategyResult) -> tuple[float, float]:
     """By what share the first takes less time for a token than the second, and how far that may be off."""
-    saved = np.subtract(second.token_seconds, first.token_seconds) / np.mean(second.token_seconds)
+    steps = min(_steps(first), _steps(second))
+    of_first, of_second = np.array(first.token_seconds[:steps]), np.array(second.token_seconds[:steps])
+    saved = (of_second - of_first) / of_second.mean()
     lead = 1 - second.tokens_per_gpu_s / first.tokens_per_gpu_s if first.tokens_per_gpu_s else 0.0
-    return lead, _ERRORS * float(saved.std(ddof=1)) / math.sqrt(len(saved))
+    return lead, _ERRORS * float(saved.std(ddof=1)) / math.sqrt(steps)
 
 
-def _remedy(base: StrategyResult, margin: float, error: float) -> str:
+def _steps(row: StrategyResult) -> int:
+    return len(row.token_seconds)
+
+
+def _remedy(steps: int, margin: float, error: float) -> str:
     """How far off, and the steps that would tell: the error shrinks with their square root."""
-    steps = len(base.token_seconds)
     needed = steps * (error / max(margin, 1e-9)) ** 2
     more = max(2 * steps, min(math.ceil(needed), _MOST_STEPS))
     return f"give or take {error:.1%} in the {steps} steps simulated; set steps={more} to tell"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.cost.layer_profile import MicroBatch, layer_profile
+from trimtab.errors import SettingsError
 from trimtab.planning.packing.epoch import pack_epoch
 from trimtab.planning.packing.packs import Packs
 from trimtab.planning.packing.plain_batches import random_batches
@@ -37,19 +39,20 @@ _NS = 1e-9
 
 
 def simulate_pipeline(job: Job, strategy: SimulatedStrategy, timeline: Timeline | None) -> Iterator[SimulatedStep]:
-    """Steps of a pipeline strategy, one after the other, until an epoch's packs are used up.
+    """Steps of a pipeline strategy, one after the other and epoch after epoch.
 
     Args:
         job: with ``pipeline.stages``; its batch counts packs, or plain batches.
         strategy: how samples are joined, and the model is cut.
         timeline: receives spans, or None.
+
+    Raises:
+        SettingsError: the data do not fill a step.
+        InfeasibleError: no cut of the model fits in memory.
     """
-    packs = _packs(job, strategy)
-    loading, clock, size = Loading(job, strategy), 0.0, job.scenario.batch_size
+    loading, clock = Loading(job, strategy), 0.0
     plan: StagePlan | None = None
-    for first in range(0, len(packs) - size + 1, size):
-        chosen = packs.take(np.arange(first, first + size))
-        drawn = DrawnStep(rows=chosen.rows, pack_of=np.repeat(np.arange(size, dtype=np.int64), chosen.counts))
+    for drawn in _drawn(job, strategy):
         began = time.perf_counter()
         step = _PackedStep(job, strategy, drawn)
         if plan is None:
@@ -68,13 +71,28 @@ def simulate_pipeline(job: Job, strategy: SimulatedStrategy, timeline: Timeline 
         )
 
 
-def _packs(job: Job, strategy: SimulatedStrategy) -> Packs:
-    """An epoch's packs by ISF, or plain random batches, in random order."""
+def _drawn(job: Job, strategy: SimulatedStrategy) -> Iterator[DrawnStep]:
+    """One step after the other: every epoch is packed afresh, and what fills no step of it is left out."""
+    size = job.scenario.batch_size
+    pack_of = np.arange(size, dtype=np.int64)
+    for packs in _epochs(job, strategy):
+        if size > len(packs):
+            kind = f"batches of {job.scenario.pipeline.batch}" if strategy.packing == "random" else "packs"
+            raise SettingsError(f"batch_size={size} is more than the {len(packs)} {kind} of the data; lower it")
+        for first in range(0, len(packs) - size + 1, size):
+            chosen = packs.take(np.arange(first, first + size))
+            yield DrawnStep(rows=chosen.rows, pack_of=np.repeat(pack_of, chosen.counts))
+
+
+def _epochs(job: Job, strategy: SimulatedStrategy) -> Iterator[Packs]:
+    """Packs by ISF, or plain random batches, of one epoch after the other in random order."""
     scenario = job.scenario
-    if strategy.packing == "random":
-        count, rng = len(job.workload.samples), np.random.default_rng([scenario.seed, 1])
-        return random_batches(count, scenario.pipeline.batch, rng)
-    return pack_epoch(pack_problem(job), PackSettings(method="isf"), seed=scenario.seed, epoch=0)
+    rng = np.random.default_rng([scenario.seed, 1])
+    for epoch in count():
+        if strategy.packing == "random":
+            yield random_batches(len(job.workload.samples), scenario.pipeline.batch, rng)
+        else:
+            yield pack_epoch(pack_problem(job), PackSettings(method="isf"), seed=scenario.seed, epoch=epoch)
 
 
 class _PackedStep:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -85,7 +84,7 @@ class Simulation:
 
     @property
     def steps(self) -> int:
-        """Steps that every strategy ran: fewer than asked for where the data end."""
+        """Steps that every strategy ran, those that warm up left out."""
         return min((len(row.token_seconds) for row in self.strategies), default=0)
 
     def to_json(self) -> dict[str, Any]:
@@ -154,9 +153,7 @@ def simulate(job: Job, *, draw: bool = False, progress: Callable[[str], None] | 
             simulated = simulate_steps if strategy.packing is None else simulate_pipeline
             warm_up = _PIPELINE_WARM_UP if job.scenario.pipeline.stages else warm_up_steps(job)
             wanted = job.scenario.steps + warm_up
-            steps = _told(name, islice(simulated(job, strategy, timeline), wanted), wanted, progress)
-            if len(steps) <= warm_up:
-                raise SettingsError(f"the data do not fill {warm_up + 1} steps of {name!r}; lower batch_size")
+            steps = _told(name, simulated(job, strategy, timeline), wanted, progress)
         except (SettingsError, InfeasibleError) as error:
             first = first or error
             refused[name] = str(error)
@@ -172,15 +169,12 @@ def simulate(job: Job, *, draw: bool = False, progress: Callable[[str], None] | 
 def _told(
     name: str, steps: Iterator[SimulatedStep], wanted: int, progress: Callable[[str], None] | None
 ) -> list[SimulatedStep]:
-    """All the steps, each told before it is simulated."""
+    """The first steps of an endless run, each told before it is simulated."""
     found: list[SimulatedStep] = []
-    while len(found) < wanted:
+    for number in range(1, wanted + 1):
         if progress is not None:
-            progress(f"{name}, step {len(found) + 1} of {wanted}")
-        step = next(steps, None)
-        if step is None:
-            break
-        found.append(step)
+            progress(f"{name}, step {number} of {wanted}")
+        found.append(next(steps))
     return found
 
 
