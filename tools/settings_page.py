@@ -22,7 +22,8 @@ PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 
 MOVES = {
     "samples_per_step": "the learning problem; more samples a rank leave a planner more to even out",
-    "max_tokens_per_micro_batch": "device memory: `trimtab plan --cluster` says what fits",
+    "max_tokens_per_micro_batch": "device memory: `trimtab plan --cluster` says what fits with and "
+    "without `recompute`, for `dtype=bfloat16`; in float32 about half of it does",
     "dtype": "`bfloat16` on GPUs",
     "recompute": "on where memory is short, for one forward more in each step",
     "checkpoint_every": "how much work a lost machine may cost",

@@ -129,6 +129,25 @@ def test_micro_batches_are_cut_for_every_strategy(tmp_path: Path, capsys: pytest
     assert [row["name"] for row in result["strategies"] if "infeasible" in row] == ["uniform-8"]  # on four ranks
 
 
+def test_a_named_cluster_says_what_fits_with_and_without_recomputation(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--demo", "--strategy", "as-is", "--cluster", "h100", "--model", "qwen2.5-vl-7b")
+    result = planned(capsys, *words)
+    fits = result["tokens_that_fit"]
+    assert fits == {"recompute": 72_355, "no_recompute": 5_638, "dtype": "bfloat16"}
+    assert result["max_tokens_per_micro_batch"] == fits["recompute"]
+    told = "(a device holds 72,355 with recompute=true, 5,638 without; dtype=bfloat16); means over batches"
+    assert run(*words) == 0
+    assert f"micro-batches of at most 72,355 tokens {told}" in capsys.readouterr().out
+    assert run(*words, "--micro-batch-tokens", "72000") == 0
+    assert f"micro-batches of at most 72,000 tokens {told}" in capsys.readouterr().out
+
+
+def test_without_a_named_cluster_no_device_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert planned(capsys, "--demo", "--strategy", "as-is")["tokens_that_fit"] is None
+    assert run("--demo", "--strategy", "as-is") == 0
+    assert "a device holds" not in capsys.readouterr().out
+
+
 def test_a_model_too_large_for_the_named_cluster_is_a_row_of_every_strategy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

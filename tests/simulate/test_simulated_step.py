@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from simulate_cases import MODEL, free_links, job_with, result_of, small, text_workload
 
 from trimtab.cost.cluster import load_cluster
+from trimtab.cost.memory import largest_micro_batch
 from trimtab.errors import InfeasibleError, SettingsError
 from trimtab.planning.embedding_exchange import embedding_bytes_sent
 from trimtab.planning.settings import PlanSettings
@@ -274,3 +275,12 @@ def test_an_overflow_names_the_longest_sample_of_its_device() -> None:
     (found,) = [each for each in result_of(job, "as-is").out_of_memory if each.phase == "update"]
     assert (found.longest, found.longest_tokens) == ("1", 1_000_000_000)
     assert str(found).endswith("; longest: sample '1', 1,000,000,000 tokens")
+
+
+@pytest.mark.parametrize("recompute", [True, False])
+@pytest.mark.parametrize("ranks", [1, 8])
+def test_a_device_holds_the_micro_batch_that_plans_are_capped_by(ranks: int, recompute: bool) -> None:
+    job = job_with(ranks=ranks, recompute=recompute)
+    job = replace(job, cluster=replace(job.cluster, device_memory=500e9))
+    held = largest_micro_batch(MODEL, job.cluster.device_memory, ranks, recompute=recompute)
+    assert job.room_tokens == held > 0

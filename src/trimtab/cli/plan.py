@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cluster",
         metavar="NAME",
         help=f"YAML file, or: {', '.join(cluster_presets())}; caps micro-batches by device memory "
-        f"(default: {_DEFAULT_CLUSTER} without that cap)",
+        f"with recompute=true and dtype=bfloat16 (default: {_DEFAULT_CLUSTER} without that cap)",
     )
     parser.add_argument("--cost", metavar="FILE", help="coefficients written by `trimtab fit`, for the language model")
     parser.add_argument(
@@ -125,8 +125,9 @@ def run(args: argparse.Namespace) -> int:
             objective=args.objective,
         ),
     )
+    fits = None if args.cluster is None else _tokens_that_fit(architecture, cluster, args.ranks)
     try:
-        cap = _micro_batch_cap(args, architecture, cluster)
+        cap = _micro_batch_cap(args, architecture, cluster, fits)
     except InfeasibleError as error:  # so is every strategy
         rows = [{"name": name, "infeasible": str(error)} for name in strategies]
     else:
@@ -139,6 +140,7 @@ def run(args: argparse.Namespace) -> int:
         "model": architecture.name,
         "sync": args.sync,
         "max_tokens_per_micro_batch": job.settings.max_tokens_per_micro_batch,
+        "tokens_that_fit": fits,
         "strategies": rows,
     }
     if args.json:
@@ -222,12 +224,23 @@ def _whole_costs(args: argparse.Namespace, architecture: Architecture, cluster: 
     return lambda batch: polynomial_costs(batch, language, analytic(batch).vision_frame_ns)
 
 
-def _micro_batch_cap(args: argparse.Namespace, architecture: Architecture, cluster: Cluster) -> int | None:
-    """The smaller of what was asked for and what the named cluster's devices hold."""
+def _tokens_that_fit(architecture: Architecture, cluster: Cluster, ranks: int) -> dict[str, Any]:
+    """Largest micro-batch of a device with and without recomputation; plans are of the first, as their costs are."""
+    with_it, without = (
+        largest_micro_batch(architecture, cluster.device_memory, ranks, recompute=recompute)
+        for recompute in (True, False)
+    )
+    return {"recompute": with_it, "no_recompute": without, "dtype": "bfloat16"}
+
+
+def _micro_batch_cap(
+    args: argparse.Namespace, architecture: Architecture, cluster: Cluster, fits: dict[str, Any] | None
+) -> int | None:
+    """The smaller of what was asked for and what the named cluster's devices hold with recomputation."""
     asked: int | None = args.micro_batch_tokens
-    if args.cluster is None:
+    if fits is None:
         return asked
-    held = largest_micro_batch(architecture, cluster.device_memory, args.ranks)
+    held = int(fits["recompute"])
     if held == 0:
         raise InfeasibleError(
             f"{architecture.name}, fully sharded over {args.ranks} ranks, leaves no room on devices of "
@@ -275,17 +288,26 @@ def _print(result: dict[str, Any]) -> None:
         figures = [f"{row['all_to_all_bytes'] / 1e9:.2f}", f"{row['planning_ms']['median']:.2f}"]
         table.add_row(row["name"], means[0], f"{row['step_ratio']['max']:.3f}", *means[1:], *figures)
     console = Console()
-    count, cap = result["batches"], result["max_tokens_per_micro_batch"]
+    count = result["batches"]
     console.print(
         f"{result['model']}: {count} batch{'es' if count > 1 else ''} of {result['batch_size']} on {result['ranks']} "
-        f"ranks, sync={result['sync']}{f', micro-batches of at most {cap} tokens' if cap else ''}; "
-        "means over batches, and the worst step ratio",
+        f"ranks, sync={result['sync']}{_caps(result)}; means over batches, and the worst step ratio",
         highlight=False,
         soft_wrap=True,
     )
     print_whole(console, table)
     for row in refused:
         console.print(f"{row['name']} infeasible: {row['infeasible']}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _caps(result: dict[str, Any]) -> str:
+    """The cap planned with, and what devices hold either way; nothing where there is no cap."""
+    cap, fits = result["max_tokens_per_micro_batch"], result["tokens_that_fit"]
+    said = f", micro-batches of at most {cap:,} tokens" if cap else ""
+    if fits is None or fits["recompute"] == 0:
+        return said
+    either = f"{fits['recompute']:,} with recompute=true, {fits['no_recompute']:,} without; dtype={fits['dtype']}"
+    return f"{said} (a device holds {either})"
 
 
 def _explain(job: Job, batches: list[BatchMetadata], strategies: list[str]) -> None:

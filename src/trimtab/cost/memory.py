@@ -61,10 +61,27 @@ def vision_bytes_per_patch(vision: VisionArchitecture, *, recompute: bool) -> in
     return layer * vision.depth if not recompute else _BF16 * vision.width * vision.depth + layer
 
 
+def kept_bytes_sharded(architecture: Architecture, shards: int) -> float:
+    """What a rank holds beside activations, fully sharded: its share of the state, and two layers gathered at a time.
+
+    On one rank nothing is gathered.
+    """
+    language = architecture.language
+    gathered = 2 * _BF16 * language_params(language, active=False) / language.layers
+    return state_bytes(architecture, shards) + (gathered if shards > 1 else 0.0)
+
+
+def bytes_per_token(architecture: Architecture, *, recompute: bool) -> int:
+    """Activations of one token, taken as visual where there is vision."""
+    language, vision = architecture.language, architecture.vision
+    of_vision = 0 if vision is None else vision.merge**2 * vision_bytes_per_patch(vision, recompute=recompute)
+    return language_bytes_per_token(language, recompute=recompute) + of_vision
+
+
 def largest_micro_batch(
-    architecture: Architecture, device_memory: float, shards: int, *, recompute: bool = True, reserve: float = 0.1
+    architecture: Architecture, device_memory: float, shards: int, *, recompute: bool, reserve: float = 0.1
 ) -> int:
-    """Tokens of a micro-batch that fit beside the model's state, every token taken as visual where there is vision.
+    """Tokens of a micro-batch in bf16 that fit beside the model's state, all taken as visual where there is vision.
 
     Args:
         architecture: the model, fully sharded.
@@ -76,10 +93,5 @@ def largest_micro_batch(
     Returns:
         Tokens, 0 where not even the state fits.
     """
-    language = architecture.language
-    gathered = 2 * _BF16 * language_params(language, active=False) / language.layers  # two layers unsharded at a time
-    free = device_memory * (1 - reserve) - state_bytes(architecture, shards) - gathered
-    per_token = language_bytes_per_token(language, recompute=recompute)
-    if architecture.vision is not None:
-        per_token += architecture.vision.merge**2 * vision_bytes_per_patch(architecture.vision, recompute=recompute)
-    return max(0, int(free // per_token))
+    free = device_memory * (1 - reserve) - kept_bytes_sharded(architecture, shards)
+    return max(0, int(free // bytes_per_token(architecture, recompute=recompute)))

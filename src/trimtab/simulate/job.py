@@ -13,8 +13,8 @@ from trimtab.cost.analytic import analytic_costs
 from trimtab.cost.architecture import Architecture
 from trimtab.cost.cluster import Cluster
 from trimtab.cost.communication import all_reduce_seconds
-from trimtab.cost.flops import TRAIN, TRAIN_RECOMPUTE, Passes, language_params
-from trimtab.cost.memory import language_bytes_per_token, parameters, state_bytes, vision_bytes_per_patch
+from trimtab.cost.flops import TRAIN, TRAIN_RECOMPUTE, Passes
+from trimtab.cost.memory import bytes_per_token, kept_bytes_sharded, parameters
 from trimtab.cost.sharding import ExchangeCost, with_degrees
 from trimtab.errors import InfeasibleError
 from trimtab.schema.costs import Costs
@@ -112,20 +112,18 @@ class Job:
         Fully sharded (sync "layer"): its share of the state, and two layers gathered at a time. Otherwise bf16 weights
         and fp32 gradients of its part of every layer, and its share of the optimizer's 12 bytes a parameter.
         """
-        language, devices = self.architecture.language, self.scenario.tensor_parallel
         if self.scenario.sync != "layer":
-            return parameters(self.architecture) * (6 / devices + 12 / self.shards)
-        gathered = 2 * _BF16 * language_params(language, active=False) / language.layers
-        return state_bytes(self.architecture, self.shards) + (gathered if self.shards > 1 else 0.0)
+            return parameters(self.architecture) * (6 / self.scenario.tensor_parallel + 12 / self.shards)
+        return kept_bytes_sharded(self.architecture, self.shards)
 
     @property
     def room_tokens(self) -> int:
-        """Tokens of a micro-batch that fit beside what is kept, every token taken as visual where there is vision."""
-        recompute, vision = self.scenario.recompute, self.architecture.vision
-        per_token: float = language_bytes_per_token(self.architecture.language, recompute=recompute)
-        if vision is not None:
-            per_token += vision.merge**2 * vision_bytes_per_patch(vision, recompute=recompute)
-        return max(1, int((self.memory_limit - self.kept_bytes) * self.scenario.tensor_parallel // per_token))
+        """Tokens of a micro-batch that fit beside what is kept, every token taken as visual where there is vision.
+
+        At least 1, as a plan needs a cap; fully sharded over all ranks, else ``cost.memory.largest_micro_batch``.
+        """
+        free = (self.memory_limit - self.kept_bytes) * self.scenario.tensor_parallel
+        return max(1, int(free // bytes_per_token(self.architecture, recompute=self.scenario.recompute)))
 
     def largest_degree(self, strategy: SimulatedStrategy) -> int:
         """Most ranks that may share a sample under a strategy."""
