@@ -41,6 +41,17 @@ def test_what_it_printed_can_be_shown_again(tmp_path: Path, capsys: pytest.Captu
     assert (tmp_path / "printed.report.html").exists()
 
 
+def test_every_group_shown_again_has_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("long", "short"):
+        write_pair(tmp_path / "runs" / name)
+    assert main(["report", str(tmp_path / "runs"), "--json"]) == 0
+    (tmp_path / "printed.json").write_text(capsys.readouterr().out)
+    assert main(["report", str(tmp_path / "printed.json")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name in ("runs / long", "runs / short"):
+        assert lines[lines.index(name) + 1] == "balanced is 1.33x as fast."
+
+
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """The one line a command ends with."""
     assert main(["report", *arguments]) == 2
@@ -63,7 +74,7 @@ GOOD = json.dumps(row(0))
     [
         ("", "no step was recorded"),
         ("{", ":1: not a step record"),
-        ("[1]", "holds list, not an object"),
+        ("[1]", "holds a list, not an object"),
         ("[" * 100_000, ":1: not a step record"),
         (json.dumps({"step": 0}), "has no loss"),
         (f"{GOOD}\n{GOOD}", ":2: step 0 follows step 0"),
@@ -117,7 +128,8 @@ def test_broken_files_of_a_run_are_named(
         (b"not json", "is no JSON report can show"),
         (b"", "is no JSON report can show"),
         (b"\xff", "is no text"),
-        (b"[1, 2]", "holds a JSON list, not an object"),
+        (b"[1, 2]", "must hold a JSON object, found a list; give what a --json printed"),
+        (b"null", "must hold a JSON object, found nothing (null); give what a --json printed"),
         (b'{"step_ms": NaN}', "holds NaN, which is no number"),
         (b'{"step_ms": 1e999}', "holds 1e999, beyond what a float holds"),
         (b"[" * 100_000, "is no JSON report can show"),

@@ -301,3 +301,44 @@ def test_a_benchmark(tmp_path: Path) -> None:
     assert rows_of(cases) == [["a", "isf", "1", "ms", "0.5", "2", "7"]]
     assert checks.text == ["1 of 1 failed."]
     assert ["quick", "yes"] in rows_of(rest)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"step_ms": None}, r"\(step_ms of strategy 'all' must be a number, found nothing \(null\)\); print it again"),
+        ({"tokens_per_gpu_s": "fast"}, "tokens_per_gpu_s of strategy 'all' must be a number, found text"),
+        ({"attention_ratio": True}, "attention_ratio of strategy 'all' must be a number, found true or false"),
+    ],
+)
+def test_a_strategys_figure_that_is_no_number_is_named(tmp_path: Path, changed: dict[str, Any], told: str) -> None:
+    row = {"name": "all", "step_ms": 9.0, "phases": {"update": 9.0}, "tokens_per_gpu_s": 1.0, "attention_ratio": 1.0}
+    document = {"simulated": True, "scenario": "mine", "strategies": [{**row, "out_of_memory": [], **changed}]}
+    with pytest.raises(MetadataError, match=told):
+        shown(tmp_path, document)
+    del row["attention_ratio"]
+    document["strategies"] = [{**row, "out_of_memory": []}]
+    with pytest.raises(MetadataError, match=r"\(strategy 'all' has no attention_ratio\)"):
+        shown(tmp_path, document)
+
+
+def test_a_swept_figure_that_is_no_number_is_named(tmp_path: Path) -> None:
+    row = {"step_ms": 9.0, "phases": {"update": 9.0}, "tokens_per_gpu_s": 1.0, "attention_ratio": 1.0}
+    row |= {"out_of_memory": []}
+    best = {"strategy": "all", "settings": {}, "fits": True, **row}
+    swept = [{"settings": {"max_degree": "4"}, "standing": "", **row, "step_ms": None}]
+    document = {"simulated": True, "scenario": "mine", "strategies": [{"name": "all", **row}]}
+    document |= {"sweep": swept, "recommended": best}
+    with pytest.raises(MetadataError, match="step_ms of max_degree=4 must be a number, found nothing"):
+        shown(tmp_path, document)
+    document |= {"sweep": [{**swept[0], "step_ms": 9.0}], "recommended": {**best, "step_ms": None}}
+    with pytest.raises(MetadataError, match="step_ms of what is recommended must be a number, found nothing"):
+        shown(tmp_path, document)
+
+
+def test_a_planned_figure_that_is_no_number_is_named(tmp_path: Path) -> None:
+    document = {"ranks": 1, "batch_size": 1, "batches": 1, "model": "m", "sync": "step"}
+    rows = [{"name": "as-is", "step_ratio": {"mean": None, "max": 1.0}}, {"name": "as-is", "step_ratio": None}]
+    for row, told in zip(rows, ("mean of step_ratio of strategy 'as-is' must be", "must be an object"), strict=True):
+        with pytest.raises(MetadataError, match=told):
+            shown(tmp_path, {**document, "strategies": [row]})

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.errors import MetadataError
+from trimtab.schema.json_kind import json_kind
 
 
 def read_text(path: Path) -> str:
@@ -36,7 +37,8 @@ def read_json_object(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise MetadataError(f"{path}: is no JSON report can show ({error}); give what a --json printed") from error
     if not isinstance(content, dict):
-        raise MetadataError(f"{path}: holds a JSON {type(content).__name__}, not an object; give what a --json printed")
+        found = json_kind(content)
+        raise MetadataError(f"{path}: must hold a JSON object, found {found}; give what a --json printed")
     return content
 
 

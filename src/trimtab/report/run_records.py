@@ -11,6 +11,7 @@ from typing import Any
 
 from trimtab.errors import MetadataError
 from trimtab.report.json_file import read_text
+from trimtab.schema.json_kind import json_kind
 from trimtab.schema.reports import StepReport
 
 STEPS = "steps.jsonl"
@@ -63,7 +64,7 @@ def _row(where: str, line: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise _broken(where, str(error)) from error
     if not isinstance(row, dict):
-        raise _broken(where, f"holds {type(row).__name__}, not an object")
+        raise _broken(where, f"holds {json_kind(row)}, not an object")
     missing = [name for name in _NEEDED if name not in row]
     if missing:
         raise _broken(where, f"has no {missing[0]}")

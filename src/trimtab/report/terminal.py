@@ -14,12 +14,14 @@ from trimtab.report.whole_table import print_whole
 
 
 def print_groups(groups: Sequence[Group], console: Console) -> None:
-    """Print what stands open on the page: the prose and table of every headline section."""
+    """Print what stands open on the page: the prose and table of every headline section, by name where several do."""
     for group in groups:
         console.print(Text(group.title, style="bold"), soft_wrap=True)
-        for section in group.sections:
-            if section.headline:
-                _print(section, console)
+        shown = [section for section in group.sections if section.headline]
+        for section in shown:
+            if len(shown) > 1:
+                console.print(Text(section.title, style="bold"), soft_wrap=True)
+            _print(section, console)
 
 
 def _print(section: Section, console: Console) -> None:

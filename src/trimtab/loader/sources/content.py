@@ -11,9 +11,9 @@ from typing import Any
 
 from trimtab.errors import DatasetError
 from trimtab.loader.sources.allowed_roots import AllowedRoots
-from trimtab.loader.sources.json_kind import json_kind
 from trimtab.loader.sources.normal_form import Part, VisualSource
 from trimtab.loader.sources.storage import is_url, joined
+from trimtab.schema.json_kind import json_kind
 from trimtab.schema.metadata import VisualKind
 
 _TAG = re.compile(r"<(image|video)>")

@@ -9,9 +9,9 @@ from trimtab.errors import DatasetError
 from trimtab.loader.sources import chat_messages, share_gpt, verl_prompt
 from trimtab.loader.sources.allowed_roots import AllowedRoots
 from trimtab.loader.sources.content import VisualReader
-from trimtab.loader.sources.json_kind import json_kind
 from trimtab.loader.sources.normal_form import Conversation, Message
 from trimtab.loader.sources.storage import name_of
+from trimtab.schema.json_kind import json_kind
 from trimtab.schema.metadata import VisualKind
 
 _FORMS = (chat_messages, share_gpt, verl_prompt)

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import DatasetError
-from trimtab.loader.sources.json_kind import json_kind
 from trimtab.loader.sources.record_file import as_record
 from trimtab.loader.sources.storage import name_of, open_file, size_of
+from trimtab.schema.json_kind import json_kind
 from trimtab.schema.table import DatasetFile
 
 _CHUNK_BYTES = 1 << 24

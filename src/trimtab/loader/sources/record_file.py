@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from trimtab.errors import DatasetError
-from trimtab.loader.sources.json_kind import json_kind
+from trimtab.schema.json_kind import json_kind
 from trimtab.schema.table import DatasetFile
 
 

@@ -13,9 +13,9 @@ from hashlib import blake2b
 from typing import Any
 
 from trimtab.errors import DatasetError
-from trimtab.loader.sources.json_kind import json_kind
 from trimtab.loader.sources.storage import name_of, open_file, size_of
 from trimtab.media.archive_member import member_uri
+from trimtab.schema.json_kind import json_kind
 from trimtab.schema.metadata import VisualKind
 from trimtab.schema.table import DatasetFile
 

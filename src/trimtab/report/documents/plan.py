@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trimtab.report.documents.bars import bar_chart
+from trimtab.report.documents.figure import figure
 from trimtab.report.documents.rest import rest
 from trimtab.report.sections import DataTable, Section
 from trimtab.schema.number_of import number_of
@@ -18,8 +19,8 @@ def plan_sections(document: dict[str, Any]) -> list[Section]:
     planned = [row for row in rows if "infeasible" not in row]
     names = [str(row["name"]) for row in planned]
     series = {
-        "mean over batches": ([float(row["step_ratio"]["mean"]) for row in planned], "#2f80ed"),
-        "worst batch": ([float(row["step_ratio"]["max"]) for row in planned], "#8b95a1"),
+        "mean over batches": ([_of_batches(row, "step_ratio") for row in planned], "#2f80ed"),
+        "worst batch": ([_of_batches(row, "step_ratio", "max") for row in planned], "#8b95a1"),
     }
     refused = [f"{row['name']} cannot be: {row['infeasible']}" for row in rows if "infeasible" in row]
     return [
@@ -42,6 +43,11 @@ def plan_sections(document: dict[str, Any]) -> list[Section]:
     ]
 
 
+def _of_batches(row: dict[str, Any], name: str, figure_of: str = "mean") -> float:
+    """A figure over batches: their mean, or another."""
+    return figure(row.get(name), figure_of, f"{name} of strategy {row['name']!r}")
+
+
 def _table(planned: list[dict[str, Any]]) -> DataTable:
     columns = [
         "strategy",
@@ -57,8 +63,9 @@ def _table(planned: list[dict[str, Any]]) -> DataTable:
     ]
     rows = []
     for row in planned:
-        means = [f"{float(row[name]['mean']):.3f}" for name in _RATIOS]
-        worst = f"{float(row['step_ratio']['max']):.3f}"
-        figures = [f"{float(row['all_to_all_bytes']) / 1e9:.2f}", f"{float(row['planning_ms']['median']):.2f}"]
+        means = [f"{_of_batches(row, name):.3f}" for name in _RATIOS]
+        worst = f"{_of_batches(row, 'step_ratio', 'max'):.3f}"
+        moved = figure(row, "all_to_all_bytes", f"strategy {row['name']!r}")
+        figures = [f"{moved / 1e9:.2f}", f"{_of_batches(row, 'planning_ms', 'median'):.2f}"]
         rows.append([str(row["name"]), means[0], worst, *means[1:], *figures])
     return DataTable(columns=columns, rows=rows, note="Means over batches, and the worst step ratio.")

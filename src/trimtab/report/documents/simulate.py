@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from trimtab.report.documents.bars import bar_chart
+from trimtab.report.documents.figure import figure
 from trimtab.report.documents.overflow import overflow_lines
 from trimtab.report.documents.rest import number, rest
 from trimtab.report.documents.simulate_sweep import sweep_sections
@@ -64,7 +65,15 @@ def simulate_sections(document: dict[str, Any]) -> list[Section]:
 
 def _thousands(row: dict[str, Any], uneven: bool) -> float:
     """Thousands of tokens of its step, where steps hold different ones."""
-    return float(row["tokens_per_step"]) / 1e3 if uneven else 1.0
+    return figure(row, "tokens_per_step", _named(row)) / 1e3 if uneven else 1.0
+
+
+def _speed(row: dict[str, Any]) -> float:
+    return figure(row, "tokens_per_gpu_s", _named(row))
+
+
+def _named(row: dict[str, Any]) -> str:
+    return f"strategy {row['name']!r}"
 
 
 def _chart(
@@ -83,13 +92,14 @@ def _job(document: dict[str, Any]) -> str:
 
 
 def _table(rows: list[dict[str, Any]], phases: list[str]) -> DataTable:
-    most = max((float(row["tokens_per_gpu_s"]) for row in rows), default=0.0)
+    most = max(map(_speed, rows), default=0.0)
     cells = []
     for row in rows:
         times = [number(row["phases"].get(phase)) for phase in phases]
+        whose, speed = _named(row), _speed(row)
         fits = "does not fit" if row["out_of_memory"] else "fits"
-        figures = [number(row["step_ms"]), f"{most / max(float(row['tokens_per_gpu_s']), 1e-9):.2f}x"]
-        figures += [*times, number(row["tokens_per_gpu_s"]), number(row["attention_ratio"]), fits]
+        figures = [number(figure(row, "step_ms", whose)), f"{most / max(speed, 1e-9):.2f}x"]
+        figures += [*times, number(speed), number(figure(row, "attention_ratio", whose)), fits]
         cells.append([str(row["name"]), *figures])
     columns = [
         "strategy",

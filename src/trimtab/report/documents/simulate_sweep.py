@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trimtab.report.documents.bars import bar_chart
+from trimtab.report.documents.figure import figure
 from trimtab.report.documents.overflow import missing
 from trimtab.report.documents.rest import number
 from trimtab.report.documents.step_tokens import hold_different
@@ -61,9 +62,9 @@ def sweep_sections(document: dict[str, Any]) -> list[Section]:
 
 def _recommended(best: Mapping[str, Any]) -> list[str]:
     """What to run, and how sure that is."""
+    step, speed = (number(figure(best, name, "what is recommended")) for name in ("step_ms", "tokens_per_gpu_s"))
     said = [
-        f"Recommended: {_named(best)}; {number(best['step_ms'])} ms a step, "
-        f"{number(best['tokens_per_gpu_s'])} tokens / GPU s, fits in memory.",
+        f"Recommended: {_named(best)}; {step} ms a step, {speed} tokens / GPU s, fits in memory.",
         *map(str, best.get("doubts") or ()),
     ]
     if best.get("run"):
@@ -109,7 +110,8 @@ def _row(tried: _Tried) -> list[str]:
     if tried.refused:
         return [name, "–", "–", f"cannot be: {tried.refused}"]
     fits = "does not fit" if outcome["out_of_memory"] else "fits"
-    return [name, number(outcome["step_ms"]), number(outcome["tokens_per_gpu_s"]), fits]
+    step, speed = (number(figure(outcome, name, tried.label)) for name in ("step_ms", "tokens_per_gpu_s"))
+    return [name, step, speed, fits]
 
 
 def _charts(tried: Sequence[_Tried]) -> list[Chart]:
@@ -120,9 +122,9 @@ def _charts(tried: Sequence[_Tried]) -> list[Chart]:
     return charts
 
 
-def _chart(title: str, tried: Sequence[_Tried], figure: str, unit: str) -> Chart:
+def _chart(title: str, tried: Sequence[_Tried], shown: str, unit: str) -> Chart:
     def values(recommended: bool) -> list[float | None]:
-        return [float(each.outcome[figure]) if each.recommended == recommended else None for each in tried]
+        return [figure(each.outcome, shown, each.label) if each.recommended == recommended else None for each in tried]
 
     series = {"tried": (values(False), _TRIED), "recommended": (values(True), _RECOMMENDED)}
     if not any(each.recommended for each in tried):

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from trimtab.report.documents.bars import bar_chart
+from trimtab.report.documents.figure import figure
 from trimtab.report.documents.rest import number, rest
 from trimtab.report.sections import DataTable, Section
 
@@ -18,7 +19,7 @@ def stages_sections(document: dict[str, Any]) -> list[Section]:
     peaks = [float(peak) for peak in document["peak_memory_gb"]]
     ranks = [f"rank {rank}" for rank in range(len(peaks))]
     plans = {"this plan": document, **document["baselines"]}
-    times = [float(plan["predicted_step_ms"]) for plan in plans.values()]
+    times = [figure(plan, "predicted_step_ms", name) for name, plan in plans.items()]
     return [
         Section(
             title="Plans (predicted)",
