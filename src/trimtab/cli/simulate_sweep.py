@@ -29,7 +29,7 @@ def run_sweep(as_json: bool, maker: SimulatedJob, job: Job, found: Simulation, s
         swept: values of each setting.
     """
     base, acting = fastest(found), maker.acting(swept)
-    _say_what_acts_otherwise(swept, acting)
+    _say_what_acts_otherwise(maker, swept)
     with SimulationProgress() as progress:
 
         def at(changed: Overrides) -> StrategyResult:
@@ -66,11 +66,8 @@ def _standing(maker: SimulatedJob, best: Recommendation, name: str, value: str) 
     return "as given" if maker.is_given(name, value) else ""
 
 
-def _say_what_acts_otherwise(swept: Mapping[str, list[str]], acting: Mapping[str, list[str]]) -> None:
+def _say_what_acts_otherwise(maker: SimulatedJob, swept: Mapping[str, list[str]]) -> None:
     for name, values in swept.items():
-        if others := [value for value in values if value not in acting[name]]:
-            print(
-                f"{name}={','.join(others)}: not possible with these heads and ranks; it acts as the next lower of "
-                f"{', '.join(acting[name])}",
-                file=sys.stderr,
-            )
+        acts = [(value, *maker.acting({name: [value]})[name]) for value in values]
+        if others := [f"{name}={value} acts as {other}" for value, other in acts if other != value]:
+            print(f"{', '.join(others)}: the next lower that these heads and ranks allow", file=sys.stderr)
