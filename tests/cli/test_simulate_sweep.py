@@ -231,3 +231,18 @@ def test_a_command_that_would_not_fit_in_memory_says_so(tmp_path: Path, capsys: 
     assert best["fits"] is True
     assert "trimtab's nearest (which, simulated, does not fit in memory: device " in best["run_remark"]
     assert best["run_remark"].endswith("; with balance.max_degree=8 it does)")
+
+
+def test_where_the_command_runs_something_else_its_own_step_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [flat_table(tmp_path / "t.parquet"), "model=mimo-vl-7b", "ranks=8", "batch_size=8", "steps=1"]
+    words += ["strategies=[all]", "--sweep", "recompute=true,false"]
+    plain = printed(capsys, *words)["recommended"]
+    assert (plain["run_remark"], "run_step_ms" in plain) == ("run", False)
+    split = printed(capsys, *words, "tensor_parallel=8")["recommended"]
+    assert split["run_step_ms"] == plain["step_ms"]
+    assert split["run"] == plain["run"]
+    assert split["run_remark"].endswith("; the command is the faster)")
+    assert simulate.run([*words, "tensor_parallel=8"]) == 0
+    assert split["run_remark"] in capsys.readouterr().out

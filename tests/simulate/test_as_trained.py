@@ -1,4 +1,4 @@
-"""Whether what the trainer has instead of a simulated strategy fits in memory is said beside its command."""
+"""What the trainer makes of a strategy, and when that is something else than was simulated."""
 
 from __future__ import annotations
 
@@ -6,38 +6,62 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from simulate_cases import job_with, result_of, text_workload
+from simulate_cases import job_with
 
-from trimtab.simulate.as_trained import unfit_as_trained
-from trimtab.simulate.how_to_run import how_to_run
-from trimtab.simulate.job import Job
-
-
-def long_job(**changed: Any) -> Job:
-    """A sample that fits no device, and fits four."""
-    job = job_with(**{"tensor_parallel": 4, "batch_size": 8, **changed})
-    return replace(job, workload=text_workload([200_000, *[1000] * 63]))
+from trimtab.simulate.as_trained import as_trained, is_trained_otherwise
+from trimtab.simulate.run import simulate_strategy
+from trimtab.simulate.scenario import LoadingSettings
+from trimtab.simulate.strategies import strategy_named
 
 
-@pytest.mark.parametrize("name", ["loongforge", "verl-bucketing", "whole-sample"])
-def test_a_nearest_that_does_not_fit_is_said_with_the_degree_that_does(name: str) -> None:
-    job = long_job()
-    assert not result_of(job, name).out_of_memory
-    unfit = unfit_as_trained(job, name)
-    assert unfit.startswith("which, simulated, does not fit in memory: device ")
-    assert unfit.endswith(" GB of 72 GB; with balance.max_degree=8 it does")
-    run = how_to_run(job, name, unfit)
-    assert "balance.max_degree=1 " in run.command
-    assert f"({unfit})" in run.remark
+def trained_otherwise(name: str, shared_by: int = 1, **changed: Any) -> bool:
+    job = job_with(**changed)
+    return is_trained_otherwise(job, strategy_named(name, job.scenario.task, job.scenario.sync), shared_by)
 
 
-def test_where_no_degree_helps_none_is_named() -> None:
-    unfit = unfit_as_trained(long_job(max_degree=1), "loongforge")
-    assert unfit.endswith(" GB of 72 GB")
+@pytest.mark.parametrize("changed", [{}, {"sync": "step"}, {"task": "grpo"}, {"shards": 8}, {"max_degree": 1}])
+def test_trimtabs_own_way_is_what_is_trained(changed: dict[str, Any]) -> None:
+    assert not trained_otherwise("all", **changed)
+    assert not trained_otherwise("whole-sample", **changed)
 
 
-def test_what_fits_or_is_done_as_simulated_or_is_no_balance_needs_no_word() -> None:
-    short = job_with(tensor_parallel=4)
-    assert unfit_as_trained(short, "loongforge") == ""
-    assert unfit_as_trained(long_job(tensor_parallel=1), "all") == ""
-    assert unfit_as_trained(long_job(), "as-is") == ""
+@pytest.mark.parametrize(
+    "changed", [{"tensor_parallel": 2}, {"shards": 4}, {"loading": LoadingSettings(prefetch=0)}, {"balance_vision": 0}]
+)
+def test_what_the_trainer_has_not_is_trained_otherwise(changed: dict[str, Any]) -> None:
+    assert trained_otherwise("all", **changed)
+
+
+def test_another_systems_way_is_trained_otherwise_unless_the_trainer_does_the_same() -> None:
+    assert trained_otherwise("loongforge")
+    assert trained_otherwise("as-is")
+    assert not trained_otherwise("as-is", task="grpo")
+
+
+def test_packs_are_trained_otherwise_where_ranks_shared_some() -> None:
+    packed = {"pack_length": 65_536, "data": "geo3k", "batch_size": 8}
+    assert not trained_otherwise("all", **packed)
+    assert trained_otherwise("all", shared_by=2, **packed)
+
+
+def test_a_simulation_tells_how_many_ranks_share_a_sample() -> None:
+    job = job_with()
+    assert simulate_strategy(job, strategy_named("uniform-2", "sft")).shared_by == 2
+    assert simulate_strategy(job, strategy_named("whole-sample", "sft")).shared_by == 1
+
+
+def test_every_device_is_a_rank_with_its_share_of_the_longest_sample() -> None:
+    job = job_with(tensor_parallel=4, shards=4, max_degree=2, micro_batch_tokens=1)
+    trained, own = as_trained(job, strategy_named("all", "sft"))
+    longest = int(job.workload.samples.tokens.max())
+    scenario = trained.scenario
+    assert (scenario.tensor_parallel, scenario.shards, scenario.data_ranks, own.name) == (1, None, 8, "all")
+    assert scenario.micro_batch_tokens == -(-longest // 2)
+
+
+def test_a_controllers_processes_are_those_of_all_ranks() -> None:
+    job = job_with(task="grpo", ranks=16)
+    trained, own = as_trained(job, strategy_named("adaptive-only"))
+    assert (own.loader, trained.scenario.loading.controller_workers) == ("controller", 16)
+    plain, _ = as_trained(job, strategy_named("all"))
+    assert plain.scenario == replace(job.scenario, max_degree=8)

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from trimtab.cli.simulate_tables import print_recommendation, print_simulation, print_sweep
 from trimtab.cli.simulated_job import SimulatedJob
 from trimtab.cli.simulation_progress import SimulationProgress
-from trimtab.simulate.as_trained import unfit_as_trained
 from trimtab.simulate.choices import no_choices
 from trimtab.simulate.doubt import doubts
 from trimtab.simulate.how_to_run import how_to_run
 from trimtab.simulate.job import Job
 from trimtab.simulate.run import Simulation, StrategyResult, simulate
 from trimtab.simulate.sweep import Overrides, Recommendation, fastest, recommend, sweep, without_effect
+from trimtab.simulate.sweep_as_trained import nearest_as_trained
 
 
 def run_sweep(as_json: bool, maker: SimulatedJob, job: Job, found: Simulation, swept: Mapping[str, list[str]]) -> int:
@@ -39,11 +39,9 @@ def run_sweep(as_json: bool, maker: SimulatedJob, job: Job, found: Simulation, s
 
         tried = sweep(acting, at)
         best = recommend(base, tried.points, at)
-        recommended, unfit = maker.job(best.settings), ""
-        if best.fits:
-            progress.update("simulating what the trainer makes of it")
-            unfit = unfit_as_trained(recommended, best.strategy)
-    run, doubted = how_to_run(recommended, best.strategy, unfit), doubts(found, best)
+        nearest = nearest_as_trained(best, acting, maker.job, progress.update)
+    run = how_to_run(maker.job(best.settings), best.strategy, nearest, shared_by=best.result.shared_by)
+    doubted = doubts(found, best)
     standings = {
         (name, value): "" if (name, value) in tried.refused else _standing(maker, best, name, value)
         for name, values in acting.items()

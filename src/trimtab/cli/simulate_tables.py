@@ -14,7 +14,7 @@ from trimtab.schema.number_of import number_of
 from trimtab.simulate.how_to_run import HowToRun
 from trimtab.simulate.job import Job
 from trimtab.simulate.run import Simulation, StrategyResult
-from trimtab.simulate.simulated_step import PHASES
+from trimtab.simulate.simulated_step import PHASES, seconds_of
 from trimtab.simulate.sweep import Recommendation, Sweep, SweepPoint
 
 _BAR = 28
@@ -36,9 +36,9 @@ def print_simulation(job: Job, found: Simulation) -> None:
     for row in found.strategies:
         table.add_row(
             row.name,
-            _seconds(row.step_ms),
+            seconds_of(row.step_ms),
             f"{row.tokens_per_gpu_s / slowest:.2f}" if slowest else "-",
-            *(_seconds(row.phases[phase]) for phase in phases),
+            *(seconds_of(row.phases[phase]) for phase in phases),
             f"{row.tokens_per_gpu_s:.0f}",
             f"{row.attention_ratio:.2f}",
             "no" if row.out_of_memory else "yes",
@@ -111,7 +111,7 @@ def print_sweep(
 def _figures(base: StrategyResult, point: SweepPoint, slowest: float, standing: str) -> list[str]:
     speed = _speed(point)
     return [
-        _seconds(point.result.step_ms),
+        seconds_of(point.result.step_ms),
         f"{base.tokens_per_gpu_s / speed - 1:+.1%}" if speed else "-",
         f"{speed:.0f}",
         "no" if point.result.out_of_memory else "yes",
@@ -147,7 +147,7 @@ def print_recommendation(
     changes = " ".join(f"{name}={value}" for name, value in best.settings.items()) or "the settings as given"
     lines = [
         f"recommended (simulated): strategy {best.strategy}, {changes}",
-        f"  step {_seconds(result.step_ms)} s, {result.tokens_per_gpu_s:.0f} tokens/GPU/s{_gain(found, best)}; "
+        f"  step {seconds_of(result.step_ms)} s, {result.tokens_per_gpu_s:.0f} tokens/GPU/s{_gain(found, best)}; "
         f"fits in memory in the {steps} simulated (steps=N simulates more of the data)",
         *(f"  {doubt}" for doubt in doubts),
         f"  {run}",
@@ -173,9 +173,3 @@ def _gain(found: Simulation, best: Recommendation) -> str:
         return ""
     times = best.result.tokens_per_gpu_s / first.tokens_per_gpu_s
     return f", {times:.2f} times the throughput of {first.name}{' as given' if same else ''}"
-
-
-def _seconds(milliseconds: float) -> str:
-    """Three digits, or all before the point."""
-    seconds = milliseconds / 1e3
-    return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.3g}"

@@ -1,19 +1,38 @@
-"""What the trainer makes of a simulated strategy, and whether that fits in memory."""
+"""What the trainer makes of a simulated strategy."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from trimtab.errors import InfeasibleError, SettingsError
 from trimtab.simulate.job import Job
 from trimtab.simulate.merit import OURS
-from trimtab.simulate.run import simulate
 from trimtab.simulate.strategies import SimulatedStrategy, strategy_named
+
+LEAST_PREFETCH = 1
+"""The trainer always prepares a step ahead."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nearest:
+    """What the trainer's command runs, where that is not what was simulated.
+
+    Attributes:
+        job: with the settings the command carries.
+        remark: what simulating it says.
+        step_ms: of the command's step, or None where it does not fit in memory or cannot be.
+    """
+
+    job: Job
+    remark: str
+    step_ms: float | None = None
 
 
 def on_whole_devices(job: Job) -> Job:
     """The job as the trainer has it: every device a rank, state sharded over all, micro-batches that fit one device."""
-    scenario, asked = replace(job.scenario, tensor_parallel=1, shards=None), job.scenario.micro_batch_tokens
+    shards = job.scenario.shards
+    if shards != job.scenario.ranks:
+        shards = None
+    scenario, asked = replace(job.scenario, tensor_parallel=1, shards=shards), job.scenario.micro_batch_tokens
     whole = replace(job, scenario=scenario)
     if scenario == job.scenario or asked is None:
         return whole
@@ -27,35 +46,61 @@ def trained_degree(job: Job, strategy: SimulatedStrategy) -> int:
     return job.largest_degree(strategy)
 
 
-def unfit_as_trained(job: Job, name: str) -> str:
-    """Why what the trainer has instead of a strategy does not fit, and what does; "" where it fits or is the same.
+def trained_share(job: Job, degree: int) -> int:
+    """Tokens of a rank's part of the longest sample that any step may hold."""
+    longest = int(job.workload.samples.tokens.max(initial=1))
+    longest += job.scenario.rollout.max_tokens if job.scenario.task == "grpo" else 0
+    return -(-longest // degree)
 
-    The nearest is simulated: plans of trimtab's own, at the degree and with the loading that the command sets.
+
+def trained_workers(job: Job) -> int:
+    """The controller's decode processes, as each rank's share: rank 0 has those of all ranks."""
+    return max(1, job.scenario.loading.controller_workers // job.scenario.ranks)
+
+
+def as_trained(job: Job, strategy: SimulatedStrategy, degree: int | None = None) -> tuple[Job, SimulatedStrategy]:
+    """What to simulate to see what the trainer's command does: trimtab's own plans, or none, and its loading.
 
     Args:
         job: with the settings to run.
-        name: of the strategy.
+        strategy: simulated with them.
+        degree: most ranks that share a sample; None: as ``trained_degree``.
     """
-    strategy = strategy_named(name, job.scenario.task, job.scenario.sync)
-    if strategy.packing is not None or strategy.plan == "as-is":
-        return ""
-    own = "adaptive-only" if job.scenario.task == "grpo" and strategy.loader == "controller" else "all"
     whole = on_whole_devices(job)
-    degree, largest = (trained_degree(whole, each) for each in (strategy, strategy_named(own)))
-    if name in OURS and whole.scenario == job.scenario and degree == job.largest_degree(strategy):
-        return ""
-    if not (reason := _why_unfit(whole, own, degree)):
-        return ""
-    if largest > degree and not _why_unfit(whole, own, largest):
-        return f"{reason}; with balance.max_degree={largest} it does"
-    return reason
+    scenario, own = whole.scenario, strategy
+    as_named = degree is None and strategy.name in OURS
+    degree = degree or trained_degree(whole, strategy)
+    if strategy.plan != "as-is" and not as_named:
+        own = strategy_named("all" if degree > 1 else "whole-sample", scenario.task, scenario.sync)
+    controller = strategy.loader == "controller"
+    own = replace(own, loader="controller" if controller else "shadow")
+    loading = replace(scenario.loading, prefetch=max(LEAST_PREFETCH, scenario.loading.prefetch))
+    if controller:
+        loading = replace(loading, controller_workers=trained_workers(whole) * scenario.ranks)
+    tokens = scenario.micro_batch_tokens
+    if tokens is not None and scenario != job.scenario:
+        tokens = max(tokens, trained_share(whole, degree))
+    scenario = replace(
+        scenario,
+        max_degree=degree,
+        loading=loading,
+        micro_batch_tokens=tokens,
+        balance_vision=scenario.balance_vision or own.balance_vision,
+    )
+    return replace(whole, scenario=scenario), own
 
 
-def _why_unfit(whole: Job, own: str, degree: int) -> str:
-    """Why plans of trimtab's own do not fit, or ""."""
-    try:
-        scenario = replace(whole.scenario, strategies=(own,), max_degree=degree)
-        overflows = simulate(replace(whole, scenario=scenario)).strategies[0].out_of_memory
-    except (InfeasibleError, SettingsError) as error:
-        return f"which cannot be: {error}"
-    return f"which, simulated, does not fit in memory: {overflows[0].sizes}" if overflows else ""
+def is_trained_otherwise(job: Job, strategy: SimulatedStrategy, shared_by: int) -> bool:
+    """Whether the trainer's command runs something else than was simulated.
+
+    Args:
+        job: with the settings to run.
+        strategy: simulated with them.
+        shared_by: most ranks that shared a sample then.
+    """
+    if strategy.packing is not None:
+        return False
+    trained, own = as_trained(job, strategy)
+    same_job = replace(trained.scenario, max_degree=job.scenario.max_degree) == job.scenario
+    same_plans = replace(own, name=strategy.name) == strategy
+    return not (same_job and same_plans and shared_by <= trained.scenario.max_degree)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trimtab.simulate.as_trained import on_whole_devices, trained_degree
+from trimtab.simulate.as_trained import (
+    LEAST_PREFETCH,
+    Nearest,
+    on_whole_devices,
+    trained_degree,
+    trained_share,
+    trained_workers,
+)
 from trimtab.simulate.job import Job
 from trimtab.simulate.merit import OURS
 from trimtab.simulate.stages_command import stages_command
 from trimtab.simulate.strategies import SimulatedStrategy, strategy_named
 from trimtab.simulate.training_inputs import Inputs
-
-_LEAST_PREFETCH = 1  # the trainer always prepares a step ahead
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,43 +27,53 @@ class HowToRun:
         command: with capitals for what is not known, such as MODEL.
         remark: what it is to the strategy simulated.
         needs: what must be put in or done before, in one sentence; "" where it runs as it stands.
+        step_ms: of its step, where it is not what was simulated but its nearest; None where that does not fit either.
     """
 
     command: str
     remark: str
     needs: str = ""
+    step_ms: float | None = None
 
     def __str__(self) -> str:
         """One line."""
         return f"{self.remark}: {self.command}"
 
 
-def how_to_run(job: Job, name: str, unfit: str = "") -> HowToRun:
+def how_to_run(job: Job, name: str, nearest: Nearest | None = None, *, shared_by: int = 1) -> HowToRun:
     """The command, or what of trimtab comes nearest to another system's strategy.
 
     Args:
-        job: with the settings to run.
+        job: with the settings recommended.
         name: of the strategy.
-        unfit: why that nearest does not fit in memory, where it does not; see ``unfit_as_trained``.
+        nearest: what is run instead, where that is something else; see ``nearest_as_trained``.
+        shared_by: most ranks that shared a sample when it was simulated.
     """
     scenario = job.scenario
     if scenario.pipeline.stages:
         return HowToRun(command=stages_command(job), remark="cut and recompute (packs: packing=isf or best)")
     strategy, inputs = strategy_named(name, scenario.task, scenario.sync), Inputs.of(job)
-    command = f"trimtab train {scenario.task} {inputs} {' '.join(_settings(on_whole_devices(job), strategy))}"
-    return HowToRun(command=command, remark=_remark(job, strategy, unfit), needs=inputs.needs)
+    trained = on_whole_devices(job if nearest is None else nearest.job)
+    command = f"trimtab train {scenario.task} {inputs} {' '.join(_settings(trained, strategy))}"
+    beside = [*(_too_large(job) or ([] if nearest is None else [nearest.remark])), *_of_rollout(job)]
+    remark = _remark(job, strategy, shared_by)
+    return HowToRun(
+        command=command,
+        remark=f"{remark} ({'; '.join(beside)})" if beside else remark,
+        needs=inputs.needs,
+        step_ms=None if nearest is None else nearest.step_ms,
+    )
 
 
-def _remark(job: Job, strategy: SimulatedStrategy, unfit: str) -> str:
-    """What the command is to the strategy, and what else was simulated."""
-    differing, remark = " and no ".join(_differing(job, strategy)), "run"
+def _remark(job: Job, strategy: SimulatedStrategy, shared_by: int) -> str:
+    """What the command is to the strategy."""
+    differing, remark = " and no ".join(_differing(job, strategy, shared_by)), "run"
     if strategy.name not in OURS:
         beyond = f" and the trainer has no {differing}" if differing else ""
         remark = f"{strategy.name} is another system's way{beyond}; trimtab's nearest"
     elif differing:
         remark = f"the trainer has no {differing}; its nearest to what was simulated"
-    beside = [*(_too_large(job) or [unfit] * bool(unfit)), *_of_rollout(job)]
-    return f"{remark} ({'; '.join(beside)})" if beside else remark
+    return remark
 
 
 def _too_large(job: Job) -> list[str]:
@@ -84,15 +99,15 @@ def _of_rollout(job: Job) -> list[str]:
     return told
 
 
-def _differing(job: Job, strategy: SimulatedStrategy) -> list[str]:
+def _differing(job: Job, strategy: SimulatedStrategy, shared_by: int) -> list[str]:
     """What was simulated that the trainer cannot do."""
     scenario = job.scenario
     cannot = {
         f"tensor_parallel={scenario.tensor_parallel}": scenario.tensor_parallel > 1,
         f"shards={scenario.shards}": scenario.shards not in (None, scenario.ranks),
-        "packs that ranks share": scenario.pack_length is not None and job.largest_degree(strategy) > 1,
+        "packs that ranks share": scenario.pack_length is not None and shared_by > 1,
         "balance_vision=false": not scenario.balance_vision and strategy.balance_vision,
-        "loading.prefetch=0": scenario.loading.prefetch < _LEAST_PREFETCH,
+        "loading.prefetch=0": scenario.loading.prefetch < LEAST_PREFETCH,
     }
     return [name for name, so in cannot.items() if so]
 
@@ -103,8 +118,8 @@ def _settings(job: Job, strategy: SimulatedStrategy) -> list[str]:
     mode = "off" if strategy.plan == "as-is" else "on"
     mode_of_loader, workers = "shadow", loading.workers_per_rank
     if strategy.loader == "controller":  # rank 0 has the processes of all ranks
-        mode_of_loader, workers = "central", max(1, loading.controller_workers // scenario.data_ranks)
-    prefetch = max(_LEAST_PREFETCH, loading.prefetch)
+        mode_of_loader, workers = "central", trained_workers(job)
+    prefetch = max(LEAST_PREFETCH, loading.prefetch)
     return [
         *_batch(job),
         "dtype=bfloat16",
@@ -133,7 +148,5 @@ def _cap(job: Job, degree: int) -> list[str]:
     scenario = job.scenario
     if scenario.pack_length is not None:
         return []  # packing.tokens is it
-    longest = int(job.workload.samples.tokens.max(initial=1))
-    longest += scenario.rollout.max_tokens if scenario.task == "grpo" else 0
     tokens = scenario.micro_batch_tokens or job.room_tokens
-    return [f"max_tokens_per_micro_batch={max(tokens, -(-longest // degree))}"]
+    return [f"max_tokens_per_micro_batch={max(tokens, trained_share(job, degree))}"]

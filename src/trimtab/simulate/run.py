@@ -19,7 +19,7 @@ from trimtab.simulate.pipeline import simulate_pipeline
 from trimtab.simulate.scenario import SHORT_SAMPLE, Scenario
 from trimtab.simulate.simulated_step import PHASES, SimulatedStep
 from trimtab.simulate.step import simulate_steps, warm_up_steps
-from trimtab.simulate.strategies import strategy_named
+from trimtab.simulate.strategies import SimulatedStrategy, strategy_named
 from trimtab.simulate.timeline import Timeline
 from trimtab.simulate.workload import drawn_workload, table_workload
 
@@ -41,6 +41,7 @@ class StrategyResult:
         attention_ratio: mean over steps, of the update's plan.
         out_of_memory: the largest overflow of each place and phase.
         planning_ms: mean time the planner took here, for all plans of a step.
+        shared_by: most ranks that share a sample in an update.
     """
 
     name: str
@@ -52,9 +53,10 @@ class StrategyResult:
     attention_ratio: float
     out_of_memory: list[Overflow]
     planning_ms: float
+    shared_by: int = 1
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready dictionary; planning, which is measured, and single steps are left out."""
+        """A JSON-ready dictionary; planning, which is measured, single steps and who shares are left out."""
         return {
             "name": self.name,
             "step_ms": self.step_ms,
@@ -150,20 +152,35 @@ def simulate(job: Job, *, draw: bool = False, progress: Callable[[str], None] | 
             first = first or SettingsError(f"{name}: {refused[name]}")
             continue
         try:
-            simulated = simulate_steps if strategy.packing is None else simulate_pipeline
-            warm_up = _PIPELINE_WARM_UP if job.scenario.pipeline.stages else warm_up_steps(job)
-            wanted = job.scenario.steps + warm_up
-            steps = _told(name, simulated(job, strategy, timeline), wanted, progress)
+            found.append(simulate_strategy(job, strategy, timeline=timeline, progress=progress))
         except (SettingsError, InfeasibleError) as error:
             first = first or error
             refused[name] = str(error)
             continue
-        found.append(summed_up(name, steps[warm_up:], job.scenario.ranks))
         if timeline is not None:
             timelines.append((name, timeline))
     if not found and first is not None:
         raise first
     return Simulation(scenario=job.scenario, strategies=found, refused=refused, timelines=timelines)
+
+
+def simulate_strategy(
+    job: Job,
+    strategy: SimulatedStrategy,
+    *,
+    timeline: Timeline | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> StrategyResult:
+    """Simulate the steps of one strategy.
+
+    Raises:
+        SettingsError, InfeasibleError: it cannot be, and why.
+    """
+    simulated = simulate_steps if strategy.packing is None else simulate_pipeline
+    warm_up = _PIPELINE_WARM_UP if job.scenario.pipeline.stages else warm_up_steps(job)
+    wanted = job.scenario.steps + warm_up
+    steps = _told(strategy.name, simulated(job, strategy, timeline), wanted, progress)
+    return summed_up(strategy.name, steps[warm_up:], job.scenario.ranks)
 
 
 def _told(
@@ -192,4 +209,5 @@ def summed_up(name: str, steps: list[SimulatedStep], ranks: int) -> StrategyResu
         attention_ratio=round(float(np.mean([step.attention_ratio for step in steps])), 4),
         out_of_memory=worst([each for step in steps for each in step.overflows]),
         planning_ms=round(float(np.mean([step.planning_seconds for step in steps])) * 1e3, 1),
+        shared_by=max(step.shared_by for step in steps),
     )

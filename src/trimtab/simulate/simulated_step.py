@@ -19,6 +19,7 @@ class SimulatedStep:
         attention_ratio: of the update's plan; see the glossary.
         overflows: memory that did not suffice; times are as if it had.
         planning_seconds: what the planner took on this machine, not part of the phases.
+        shared_by: most ranks that share a sample in the update.
     """
 
     phases: dict[str, float]
@@ -26,8 +27,15 @@ class SimulatedStep:
     attention_ratio: float
     overflows: list[Overflow]
     planning_seconds: float
+    shared_by: int = 1
 
     @property
     def seconds(self) -> float:
         """Of the whole step."""
         return sum(self.phases.values())
+
+
+def seconds_of(milliseconds: float) -> str:
+    """Seconds as they are printed: three digits, or all before the point."""
+    seconds = milliseconds / 1e3
+    return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.3g}"

@@ -155,4 +155,5 @@ class _Step:
             attention_ratio=plan_metrics(plan, batch).attention_ratio,
             overflows=[each for each in self._overflows if each is not None],
             planning_seconds=self._planning,
+            shared_by=int(plan.degree.max(initial=1)),
         )

@@ -17,7 +17,8 @@ from trimtab.simulate.switches import as_commands_say
 
 ALIASES = {"H_pack": "pack_tokens", "h_pack": "pack_below", "p_max": "max_degree"}
 _MOST_POINTS = 64
-_CANNOT_BE = (InfeasibleError, MetadataError, SettingsError)
+CANNOT_BE = (InfeasibleError, MetadataError, SettingsError)
+"""Errors of settings that go with nothing else."""
 _MORE_MEMORY = "take more ranks, pipeline.stages or tensor_parallel, or smaller media (media.*)"
 
 Overrides = Mapping[str, str]
@@ -99,6 +100,8 @@ class Recommendation:
         own = {"strategy": self.strategy, "settings": self.settings, "fits": self.fits, "remedy": self.remedy}
         own |= {"run": told.command, "run_remark": told.remark, "run_needs": told.needs}
         own["doubts"] = list(doubts) if self.fits else []
+        if told.step_ms is not None:
+            own["run_step_ms"] = told.step_ms
         return {**own, **self.result.to_json()}
 
 
@@ -141,7 +144,7 @@ def sweep(swept: Mapping[str, Sequence[str]], run: Run) -> Sweep:
         for value in values:
             try:
                 points[name].append(SweepPoint(settings={name: value}, result=run({name: value})))
-            except _CANNOT_BE as error:
+            except CANNOT_BE as error:
                 first = first or error
                 refused[name, value] = str(error).partition("; ")[0]  # what follows is a remedy
     if first is not None and not any(points.values()):
@@ -178,7 +181,7 @@ def recommend(base: StrategyResult, points: Mapping[str, Sequence[SweepPoint]], 
         if better(best.result, base):
             together[name] = best.settings[name]
     if len(together) > 1:
-        with suppress(*_CANNOT_BE):  # each by itself can be, both may contradict each other
+        with suppress(*CANNOT_BE):  # each by itself can be, both may contradict each other
             candidates.append(SweepPoint(settings=together, result=run(together)))
     best = _best(candidates)
     as_near = base in nearest([point.result for point in candidates])
