@@ -246,3 +246,17 @@ def test_where_the_command_runs_something_else_its_own_step_is_told(
     assert split["run_remark"].endswith("; the command is the faster)")
     assert simulate.run([*words, "tensor_parallel=8"]) == 0
     assert split["run_remark"] in capsys.readouterr().out
+
+
+def test_a_single_value_behind_the_sweep_is_told_to_be_a_setting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [flat_table(tmp_path / "t.parquet"), "model=mimo-vl-7b", "ranks=4", "batch_size=4", "steps=1"]
+    words += ["strategies=[all]", "--json", "--sweep", "recompute=false"]
+    assert simulate.run([*words, "--seed", "1"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == "recompute=false has one value: taken as a setting, and the default settings are swept\n"
+    result = json.loads(captured.out)
+    assert (result["settings"]["recompute"], len(result["sweep"]) > 2) == (False, True)
+    assert simulate.run([*words, "max_degree=1,4"]) == 0
+    assert capsys.readouterr().err == ""

@@ -158,3 +158,13 @@ def test_a_checkpoint_and_a_scanned_table_stand_in_the_command(tmp_path: Path) -
     assert run.needs == ""
     (folder / "train.jsonl").unlink()
     assert how_to_run(job, "all").needs == "put in DATA, the dataset's files"
+
+
+def test_a_model_that_fits_no_device_is_asked_for_at_a_server() -> None:
+    job = job_with(task="grpo", rollout=RolloutSettings(reference=False))
+    run = how_to_run(replace(job, architecture=model_preset("qwen2.5-vl-72b")), "all")
+    assert "bf16 weights fit no device of 80 GB, so rollout.engine=server" in run.remark
+    found = settings_of(run.command, "grpo").rollout
+    assert (found.engine, found.server.model, found.server.weights) == ("server", "SERVED_MODEL", "WEIGHTS")
+    assert "SERVER, the inference server's host; SERVED_MODEL, its name for the model; WEIGHTS, a folder" in run.needs
+    assert "rollout.engine" not in how_to_run(job, "all").command

@@ -92,9 +92,11 @@ def _parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         nargs="*",
         metavar="name=v,v",
         help=f"vary settings of the fastest strategy, and recommend; by default {' '.join(DEFAULT_SWEEP)}; "
-        f"with stages {' '.join(PIPELINE_SWEEP)}",
+        f"with stages {' '.join(PIPELINE_SWEEP)}; one value is no list: it is taken as a setting",
     )
     words, swept = _sweep_apart(_with_equals(arguments))
+    if swept == []:
+        _say_single_values([part for word in arguments for part in _of_sweep(word)])
     args, rest = parser.parse_known_args(words)
     _check_options(rest)
     args.sweep = swept
@@ -135,6 +137,14 @@ def _sweep_apart(arguments: Sequence[str]) -> tuple[list[str], list[str] | None]
         else:
             swept.append(word)
     return words, swept
+
+
+def _say_single_values(arguments: Sequence[str]) -> None:
+    """Nothing was listed behind ``--sweep``: what stands there may have been meant to be swept."""
+    behind = arguments[arguments.index("--sweep") + 1 :]
+    single = [word for word in behind if "=" in word and not word.startswith(("-", f"{_LIST}="))]
+    for word in single:
+        print(f"{word} has one value: taken as a setting, and the default settings are swept", file=sys.stderr)
 
 
 def _of_sweep(word: str) -> list[str]:

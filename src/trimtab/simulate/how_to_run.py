@@ -14,6 +14,7 @@ from trimtab.simulate.as_trained import (
 )
 from trimtab.simulate.job import Job
 from trimtab.simulate.merit import OURS
+from trimtab.simulate.rollout_command import of_rollout
 from trimtab.simulate.stages_command import stages_command
 from trimtab.simulate.strategies import SimulatedStrategy, strategy_named
 from trimtab.simulate.training_inputs import Inputs
@@ -55,7 +56,7 @@ def how_to_run(job: Job, name: str, nearest: Nearest | None = None, *, shared_by
     strategy, inputs = strategy_named(name, scenario.task, scenario.sync), Inputs.of(job)
     trained = on_whole_devices(job if nearest is None else nearest.job)
     command = f"trimtab train {scenario.task} {inputs} {' '.join(_settings(trained, strategy))}"
-    beside = [*(_too_large(job) or ([] if nearest is None else [nearest.remark])), *_of_rollout(job)]
+    beside = [*(_too_large(job) or ([] if nearest is None else [nearest.remark])), *of_rollout(job)]
     remark = _remark(job, strategy, shared_by)
     return HowToRun(
         command=command,
@@ -82,21 +83,6 @@ def _too_large(job: Job) -> list[str]:
     if whole.scenario == job.scenario or whole.kept_bytes < whole.memory_limit:
         return []
     return [f"without it the model's state alone takes {whole.kept_bytes / 1e9:.0f} GB of a device and does not fit"]
-
-
-def _of_rollout(job: Job) -> list[str]:
-    """What a simulated rollout does that the command does not ask for."""
-    scenario, told = job.scenario, []
-    if scenario.task != "grpo":
-        return []
-    if (devices := scenario.rollout.tensor_parallel) > 1:
-        told.append(
-            f"simulated with rollout.tensor_parallel={devices}; the trainer's own engine generates on every training "
-            "rank by itself, rollout.engine=server is for a model larger than one device"
-        )
-    if scenario.rollout.reference:
-        told.append("simulated with rollout.reference; the trainer has one with objective.kl_coefficient above 0 only")
-    return told
 
 
 def _differing(job: Job, strategy: SimulatedStrategy, shared_by: int) -> list[str]:

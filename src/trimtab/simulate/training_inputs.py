@@ -7,6 +7,7 @@ from pathlib import Path
 
 from trimtab.simulate.command_word import word
 from trimtab.simulate.job import Job
+from trimtab.simulate.rollout_command import SERVER, needs_server, server_words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +19,7 @@ class Inputs:
         data: dataset files.
         table: what a scan made of them.
         reward: the reward's function in reinforcement, else "".
+        server: settings of the inference server that reinforcement of a large model needs.
         needs: what is missing, in one sentence, or "".
     """
 
@@ -25,6 +27,7 @@ class Inputs:
     data: tuple[str, ...]
     table: str
     reward: str
+    server: tuple[str, ...]
     needs: str
 
     @staticmethod
@@ -41,15 +44,18 @@ class Inputs:
             "the reward's function": (reward, "FILE.py:NAME"),
         }
         needs = [f"{capitals}, {what}" for what, (value, capitals) in missing.items() if value == capitals]
+        needs += [f"{capitals}, {what}" for capitals, what in SERVER.items()] if needs_server(job) else []
         said = f"put in {'; '.join(needs)}" if needs else ""
         if not scanned:
             said += f"; {scenario.data} is no scanned table: `trimtab scan` the dataset first, its --out is TABLE"
-        return Inputs(model=model, data=data, table=table, reward=reward, needs=said.removeprefix("; "))
+        server, said = tuple(server_words(job)), said.removeprefix("; ")
+        return Inputs(model=model, data=data, table=table, reward=reward, server=server, needs=said)
 
     def __str__(self) -> str:
         """The settings, as words of a command."""
         words = [f"model={self.model}", f"data=[{','.join(self.data)}]", f"table={self.table}"]
         words += [f"reward.function={self.reward}"] if self.reward else []
+        words += self.server
         return " ".join(map(word, words))
 
 
