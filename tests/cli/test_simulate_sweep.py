@@ -160,7 +160,7 @@ def test_degrees_that_heads_do_not_allow_are_told_as_what_they_act_as(capsys: py
     degrees = [point["settings"]["max_degree"] for point in json.loads(captured.out)["sweep"]]
     assert degrees == ["0", "8", "2"]
     told = "max_degree=3 acts as 2, max_degree=1000 acts as 8: the next lower that these heads and ranks allow\n"
-    assert captured.err == told
+    assert told in captured.err  # beside progress, where it takes long
 
 
 def test_a_setting_behind_the_sweep_is_a_setting(capsys: pytest.CaptureFixture[str]) -> None:
