@@ -75,12 +75,16 @@ def test_missing_files_are_named_before_ranks_start(
     assert said in line
 
 
-def test_a_missing_media_folder_is_named_before_ranks_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("of", ["", "evaluation."])
+def test_a_missing_media_folder_is_named_before_ranks_start(
+    of: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = write_run(tmp_path, samples=2, photos=False)
     words = [f"model={files['model']}", f"data=[{files['data'][0]}]", f"table={files['table']}"]
-    assert main(["train", "sft", *words, f"root={tmp_path / 'gone'}", f"runs={tmp_path / 'runs'}"]) == 2
+    words += [f"evaluation.data=[{files['data'][0]}]", f"evaluation.table={files['table']}"]
+    assert main(["train", "sft", *words, f"{of}root={tmp_path / 'gone'}", f"runs={tmp_path / 'runs'}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"root={tmp_path / 'gone'}: no such folder; give the folder that relative media" in line
+    assert f" {of}root={tmp_path / 'gone'}: no such folder; give the folder that relative media" in line
 
 
 def test_an_unknown_loop_names_the_known(capsys: pytest.CaptureFixture[str]) -> None:

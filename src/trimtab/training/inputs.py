@@ -23,6 +23,7 @@ def check_inputs(settings: SFTSettings) -> None:
         if table is not None and not table.is_file():
             raise MetadataError(f"{table}: no such file; write it with `trimtab scan`")
     check_root("root=", settings.root)
+    check_root("evaluation.root=", settings.evaluation.root)
     for location in map(str, (*settings.data, *settings.evaluation.data)):
         if not is_url(location) and not Path(location).is_dir():
             size_of(location)

@@ -28,11 +28,11 @@ def open_readers(
         TrimtabError: a table or dataset cannot be used, or they do not belong together.
     """
 
-    def opened(table: Path, data: Sequence[str | Path]) -> SampleReader:
+    def opened(table: Path, data: Sequence[str | Path], root: str | Path | None) -> SampleReader:
         return open_reader(
             table,
             data,
-            settings.root,
+            root,
             allowed_roots=settings.loader.allowed_roots,
             model_folder=settings.model,
             checkpoint=checkpoint,
@@ -40,11 +40,11 @@ def open_readers(
             train_on=train_on,
         )
 
-    training = opened(settings.table, settings.data)
+    training = opened(settings.table, settings.data, settings.root)
     evaluation = settings.evaluation
     if not evaluation.data or evaluation.table is None:
         return training, None
-    held_out = opened(evaluation.table, evaluation.data)
+    held_out = opened(evaluation.table, evaluation.data, evaluation.root)
     if not len(held_out.table):
         raise MetadataError(f"{evaluation.table}: holds no sample to score; leave evaluation.* out, or scan some")
     return training, held_out

@@ -146,11 +146,13 @@ class EvalSettings:
     Attributes:
         data: dataset files of the held-out samples; none evaluates nothing.
         table: their metadata table.
+        root: folder their relative media paths start from, as ``root`` is for the training data.
         samples_per_step: samples evaluated at a time.
     """
 
     data: tuple[str | Path, ...] = ()
     table: Path | None = None
+    root: str | Path | None = None
     samples_per_step: int = 32
 
     def __post_init__(self) -> None:
@@ -162,6 +164,10 @@ class EvalSettings:
         check_least("evaluation.samples_per_step", self.samples_per_step, 1)
         if bool(self.data) != (self.table is not None):
             raise SettingsError("evaluation.data and evaluation.table go together; give both or neither")
+        if self.root is not None and not self.data:
+            raise SettingsError(
+                f"evaluation.root={self.root} goes with evaluation.data and evaluation.table; give those"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +178,8 @@ class SFTSettings:
         model: folder of a Transformers vision-language model with its tokenizer.
         data: dataset files or URLs, in the order they were scanned.
         table: metadata table written by ``trimtab scan``.
-        root: folder relative media paths start from; by default what the scan was given, else each dataset file's own.
+        root: folder relative media paths of ``data`` start from; by default what the scan was given, else each dataset
+            file's own.
         train_on: which assistant turns enter the loss; as in the scan.
         name: results go to ``<runs>/<name>/<balanced|baseline|observed>/``.
         runs: folder of all runs.
