@@ -1,5 +1,6 @@
 """``trimtab scan`` from the command line."""
 
+import io
 import json
 from pathlib import Path
 
@@ -47,6 +48,18 @@ def test_scan_writes_the_table_and_tells_what_was_bad(
     assert table.grid_thw.tolist() == [[1, 14, 14]]
 
 
+def test_a_terminal_that_does_not_know_a_character_is_told_its_code(
+    data: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data.write_text(data.read_text().replace("gone.png", "\\u4e2d.png"))
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", terminal)
+    words = ["--model", str(checkpoint), "--out", str(data.parent / "meta.parquet"), "--on-bad-sample", "skip"]
+    assert main(["scan", str(data), *words]) == 0
+    terminal.seek(0)
+    assert "\\u4e2d.png: no such file" in terminal.read()
+
+
 def test_the_table_may_not_overwrite_the_dataset(
     data: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,6 +99,7 @@ def test_limits_and_a_family_name_stand_in_for_a_checkpoint(data: Path, checkpoi
         ({"--max-pixels": "10"}, "image_min_pixels=3136 and image_max_pixels=10"),
         ({"--root": "gone"}, "--root gone: no such folder; give the folder that relative media paths start from"),
         ({"--root": "a.png"}, "--root a.png: is not a folder"),
+        ({"--out": "\udcff.parquet"}, "--out \\udcff.parquet: is no UTF-8"),
         ({"--out": "/proc/nowhere/meta.parquet", "--on-bad-sample": "skip"}, "cannot be written"),
     ],
 )

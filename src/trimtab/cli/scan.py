@@ -22,6 +22,7 @@ from trimtab.cli.model_argument import add_model_arguments, load_tokenizer, reso
 from trimtab.errors import SettingsError
 from trimtab.schema.number_of import number_of
 from trimtab.schema.output_file import check_writable
+from trimtab.schema.printable import printable
 from trimtab.schema.table_file import write_table
 
 _BAD_SHOWN = 20
@@ -67,6 +68,8 @@ def run(args: argparse.Namespace) -> int:
     for data in args.data:
         if Path(data).resolve() == Path(args.out).resolve():
             raise SettingsError(f"--out {args.out} is the dataset itself; give the table a path of its own")
+    if printable(args.out) != args.out:
+        raise SettingsError(f"--out {printable(args.out)}: is no UTF-8, which Parquet files are named in; rename it")
     check_writable(args.out, replaced=True)
     from trimtab.loader.scan import Scanner
     from trimtab.loader.sources import open_dataset
@@ -117,7 +120,10 @@ def _summary(result: Any, out: str, seconds: float) -> dict[str, Any]:
 
 def _print(summary: dict[str, Any]) -> None:
     console = Console()
-    console.print(f"{number_of(summary['samples'], 'sample')} in {escape(summary['out'])}", soft_wrap=True)
+    console.print(
+        f"{number_of(summary['samples'], 'sample')} in {escape(printable(summary['out'], console.encoding))}",
+        soft_wrap=True,
+    )
     table = Table(show_header=False)
     for name in ("images", "videos", "text_tokens", "visual_tokens", "loss_tokens", "longest_sample_tokens"):
         table.add_row(name.replace("_", " "), f"{summary[name]:,}")
@@ -128,7 +134,8 @@ def _print(summary: dict[str, Any]) -> None:
     if bad:
         console.print(f"{number_of(len(bad), 'bad sample')} left out:")
         for sample in bad[:_BAD_SHOWN]:
-            console.print(f"  {sample['where']}: {sample['reason']}", markup=False, soft_wrap=True)
+            told = printable(f"{sample['where']}: {sample['reason']}", console.encoding)
+            console.print(f"  {told}", markup=False, soft_wrap=True)
         if len(bad) > _BAD_SHOWN:
             console.print(f"… and {len(bad) - _BAD_SHOWN} more; --json lists them all")
 

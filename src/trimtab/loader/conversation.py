@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from trimtab.errors import DatasetError, SettingsError
 from trimtab.families.family import Family
 from trimtab.loader.sources.normal_form import Conversation, Message
+from trimtab.loader.sources.record_errors import named_record
 from trimtab.media.geometry import patch_seconds
 from trimtab.media.visual import frame_rate
 from trimtab.schema.geometry import VisionGeometry
@@ -80,13 +81,14 @@ def encode(
 
     Raises:
         DatasetError: the first turn is the assistant's, the template cannot render the conversation or rewrites earlier
-            turns, or a text holds a placeholder token.
+            turns, the tokenizer refuses the text, or a text holds a placeholder token.
         SettingsError: the tokenizer is not a fast one.
     """
     if generation_prompt is None:
         generation_prompt = conversation.messages[-1].role != "assistant"
-    text, spans = _render(conversation, tokenizer, family, train_on, generation_prompt)
-    ids, weights = _tokenize(text, spans, tokenizer)
+    with named_record(f"sample {conversation.sample_id}"):
+        text, spans = _render(conversation, tokenizer, family, train_on, generation_prompt)
+        ids, weights = _tokenize(text, spans, tokenizer)
     places = _placeholders(conversation, visuals, ids, tokenizer, family)
     pieces: list[_Piece] = []
     start = 0
@@ -119,7 +121,7 @@ def _render(
                     messages[:count], chat_template=template, tokenize=False, add_generation_prompt=prompt
                 )
             )
-        except (jinja2.TemplateError, ValueError, TypeError, KeyError) as error:
+        except (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise DatasetError(
                 f"sample {conversation.sample_id}: the chat template cannot render it ({error}); correct the sample"
             ) from error

@@ -16,10 +16,12 @@ from trimtab.loader.conversation import TrainOn, encode
 from trimtab.loader.scan_journal import ScanJournal, sample_key
 from trimtab.loader.scan_workers import Place, map_rows
 from trimtab.loader.sources import Conversation, Dataset
+from trimtab.loader.sources.record_errors import named_record
 from trimtab.media.probe import large_images_unwarned
 from trimtab.media.visual import describe
 from trimtab.schema.geometry import VisionGeometry
 from trimtab.schema.metadata import SampleMetadata
+from trimtab.schema.printable import printable
 from trimtab.schema.table import MetadataTable
 
 
@@ -104,9 +106,9 @@ class Scanner:
                     locations.append(location)
                 else:
                     where = dataset.where(*location)
-                    bad.append(BadSample(where, str(scanned).removeprefix(f"{where}: ")))
+                    bad.append(BadSample(printable(where), printable(str(scanned).removeprefix(f"{where}: "))))
                     if on_bad_sample == "raise":
-                        raise DatasetError(f"{where}: {bad[-1].reason} (or skip bad samples)") from scanned
+                        raise DatasetError(f"{bad[-1].where}: {bad[-1].reason} (or skip bad samples)") from scanned
                 advance()
         if not samples:
             many = (
@@ -191,10 +193,12 @@ class _RowScan:
     fingerprint: str
 
     def __call__(self, index: int) -> tuple[str, SampleMetadata | TrimtabError]:
+        row = self.rows[index]
         try:
-            conversation = self.dataset[self.rows[index]]
-            key = sample_key(conversation, self.fingerprint) if self.fingerprint else ""
-            return key, self.scanner.scan_conversation(conversation)
+            with named_record(self.dataset.where(*self.dataset.locate(row))):
+                conversation = self.dataset[row]
+                key = sample_key(conversation, self.fingerprint) if self.fingerprint else ""
+                return key, self.scanner.scan_conversation(conversation)
         except TrimtabError as error:
             return "", error
 

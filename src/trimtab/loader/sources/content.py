@@ -12,6 +12,7 @@ from typing import Any
 from trimtab.errors import DatasetError
 from trimtab.loader.sources.allowed_roots import AllowedRoots
 from trimtab.loader.sources.normal_form import Part, VisualSource
+from trimtab.loader.sources.record_errors import check_path
 from trimtab.loader.sources.storage import is_url, joined
 from trimtab.schema.json_kind import json_kind
 from trimtab.schema.metadata import VisualKind
@@ -142,6 +143,7 @@ class VisualReader:
 
     def _resolve(self, uri: str) -> str:
         resolved = uri if is_url(uri) or Path(uri).is_absolute() else joined(self._root, uri)
+        check_path(resolved, self._where)
         self._allowed.check(resolved, self._where)
         return resolved
 
@@ -152,7 +154,9 @@ class VisualReader:
                 raise ValueError("it is not base64")
             return base64.b64decode(payload, validate=True)
         except (ValueError, binascii.Error) as error:
-            raise self._error(f"the data URL {url[:40]!r}… cannot be decoded ({error})") from error
+            raise self._error(
+                f"the data URL {url[:40]!r}… cannot be decoded ({error}); correct or remove it"
+            ) from error
 
     def _error(self, problem: str) -> DatasetError:
         return DatasetError(f"{self._where}: {problem}")

@@ -13,6 +13,7 @@ from trimtab.loader.sources.allowed_roots import AllowedRoots
 from trimtab.loader.sources.forms import read_conversation
 from trimtab.loader.sources.normal_form import Conversation
 from trimtab.loader.sources.open_records import open_record_file
+from trimtab.loader.sources.record_errors import check_path, named_record
 from trimtab.loader.sources.record_file import RecordFile
 from trimtab.loader.sources.storage import absolute, folder_of
 from trimtab.schema.table import DatasetFile
@@ -61,8 +62,9 @@ class Dataset:
             DatasetError: the record cannot be read; names file and line, and the remedy.
         """
         file = self._files[file_index]
-        root = self.root or folder_of(file.location)
-        return read_conversation(file.record(row), file.where(row), root, (file.location, row), self.allowed)
+        root, where = self.root or folder_of(file.location), file.where(row)
+        with named_record(where):
+            return read_conversation(file.record(row), where, root, (file.location, row), self.allowed)
 
     def digest(self) -> str:
         """Sixteen hex digits over the files' names, sizes, rows and digests; ranks compare them."""
@@ -89,5 +91,7 @@ def open_dataset(
     listed = [paths] if isinstance(paths, str | Path) else list(paths)
     if not listed:
         raise DatasetError("no dataset file is given; name at least one JSONL, JSON, Parquet or tar file")
+    for path in [*listed, *([] if root is None else [root])]:
+        check_path(str(path), "the dataset")  # the table names it
     files = [open_record_file(absolute(path)) for path in listed]
     return Dataset(files, None if root is None else absolute(root), AllowedRoots(allowed_roots))

@@ -10,6 +10,7 @@ from trimtab.loader.sources import chat_messages, share_gpt, verl_prompt
 from trimtab.loader.sources.allowed_roots import AllowedRoots
 from trimtab.loader.sources.content import VisualReader
 from trimtab.loader.sources.normal_form import Conversation, Message
+from trimtab.loader.sources.record_errors import check_text
 from trimtab.loader.sources.storage import name_of
 from trimtab.schema.json_kind import json_kind
 from trimtab.schema.metadata import VisualKind
@@ -45,8 +46,10 @@ def read_conversation(
     messages = tuple(_read_turn(form, turn, index, where, reader) for index, turn in enumerate(turns))
     consumed = {form.COLUMN, "id", *(column for columns in _MEDIA_COLUMNS.values() for column in columns)}
     given = record.get("id")
+    sample_id = f"{name_of(container[0])}:{container[1]}" if given is None else str(given)
+    check_text(sample_id, "the id", where)
     return Conversation(
-        sample_id=f"{name_of(container[0])}:{container[1]}" if given is None else str(given),
+        sample_id=sample_id,
         messages=messages,
         visuals=reader.finish(),
         extras={name: value for name, value in record.items() if name not in consumed},
@@ -57,7 +60,7 @@ def _read_turn(form: Any, turn: Any, index: int, where: str, reader: VisualReade
     if not isinstance(turn, Mapping):
         raise DatasetError(f"{where}: turn {index} must be an object, found {json_kind(turn)}; correct the record")
     speaker = turn.get(form.ROLE_KEY)
-    if speaker not in form.ROLES:
+    if not isinstance(speaker, str) or speaker not in form.ROLES:
         raise DatasetError(
             f"{where}: turn {index} has the unknown role {speaker!r}; known: {', '.join(form.ROLES)}; rename it"
         )
@@ -66,7 +69,10 @@ def _read_turn(form: Any, turn: Any, index: int, where: str, reader: VisualReade
             f"{where}: turn {index} calls a tool in tool_calls, which chat templates of vision-language models drop; "
             f"write the call into its {form.CONTENT_KEY}"
         )
-    return Message(form.ROLES[speaker], reader.read(turn.get(form.CONTENT_KEY)))
+    message = Message(form.ROLES[speaker], reader.read(turn.get(form.CONTENT_KEY)))
+    for part in message.parts:
+        check_text(part.text, f"turn {index}", where)
+    return message
 
 
 def _media_list(record: Mapping[str, Any], columns: tuple[str, str], where: str) -> tuple[str, Sequence[Any]]:

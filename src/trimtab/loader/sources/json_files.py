@@ -53,7 +53,7 @@ class JsonArrayFile:
         content = _read_all(location)
         try:
             self._records = json.loads(content)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DatasetError(
                 f"{location}: not valid JSON ({error}); name the file .jsonl if it holds one record a line"
             ) from error
