@@ -86,9 +86,7 @@ def test_sharding_fits_what_whole_samples_do_not(tmp_path: Path, capsys: pytest.
     table = flat_table(tmp_path / "t.parquet", text_tokens=[9000, *[500] * 31], vision_tiles=[0] * 32)
     result = planned(capsys, table, *COMMON, "--micro-batch-tokens", "4000")
     rows = {row["name"]: row for row in result["strategies"]}
-    assert (
-        "degree of 4 is the smallest that fits (strategy adaptive, max_degree=4)" in rows["whole-sample"]["infeasible"]
-    )
+    assert "degree of 4 is the smallest that fits (balance.max_degree=4;" in rows["whole-sample"]["infeasible"]
     assert rows["adaptive"]["step_ratio"]["max"] <= rows["uniform-4"]["step_ratio"]["max"] < 2
 
 

@@ -48,7 +48,7 @@ def test_root_is_for_the_training_data_alone(settings: SFTSettings) -> None:
 
 def opened(settings: SFTSettings) -> tuple[SampleReader, SampleReader | None]:
     model: Any = SimpleNamespace(base=None)  # asked for positions only when samples are encoded
-    return open_readers(settings, read_checkpoint(settings.model), model, train_on="assistant")
+    return open_readers(settings, read_checkpoint(settings.model), model, ranks=1, train_on="assistant")
 
 
 def folder_of(reader: SampleReader | None) -> str:

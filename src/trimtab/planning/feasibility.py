@@ -32,7 +32,7 @@ def check_fits(
     largest = 1 if problem.sharding is None else problem.sharding.family.degrees[-1]
     for name in ("max_tokens_per_micro_batch", "max_tokens_per_rank"):
         cap = getattr(problem, name)
-        if cap is not None and -(-tokens // largest) > cap:
+        if cap is not None and exceeds(problem.tokens, largest, cap)[row]:
             at_degree = f" at the largest degree, {largest}," if largest > 1 else ""
             raise InfeasibleError(
                 f"sample {sample_ids[row]}: {tokens} tokens{at_degree} exceed {name}={cap}; raise the cap, leave the "
@@ -45,6 +45,11 @@ def feasible_degrees(problem: PartitionProblem, degrees: tuple[int, ...]) -> NDA
     cap = token_cap(problem)
     held = -(-problem.tokens[:, None] // np.array(degrees, dtype=np.int64))
     return np.ones(held.shape, dtype=np.bool_) if cap is None else held <= cap
+
+
+def exceeds(tokens: NDArray[np.int64], degree: int, cap: int) -> NDArray[np.bool_]:
+    """Whether a rank's share of each sample [N] is above a cap where ``degree`` ranks share it."""
+    return np.asarray(-(-tokens // degree) > cap)
 
 
 def token_cap(problem: PartitionProblem) -> int | None:
@@ -73,5 +78,5 @@ def _shard_advice(tokens: int, cap: int, ranks: int, legal_degrees: tuple[int, .
         )
     return (
         f"shard it: a sequence-parallel degree of {degree} is the smallest that fits "
-        f"(strategy adaptive, max_degree={degree})"
+        f"(balance.max_degree={degree}; in code strategy adaptive and max_degree={degree})"
     )

@@ -138,7 +138,7 @@ def build_job(settings: SFTSettings, ranks: Ranks) -> Job:
     reader, held_out = together(
         ranks.control,
         "start",
-        lambda: open_readers(settings, checkpoint, model, train_on=settings.train_on),
+        lambda: open_readers(settings, checkpoint, model, ranks=ranks.size, train_on=settings.train_on),
         blame_no_rank=True,
     )
     agree_on_value(ranks.control, "the dataset", reader.digest(), "give every rank the same table and dataset files")

@@ -70,10 +70,11 @@ def _reach(degree: int) -> str:
 def degree_costs(language: LanguageArchitecture, cluster: Cluster, *, ranks: int, max_degree: int) -> AddDegrees:
     """What adds to the costs of whole samples those of every degree up to ``max_degree``; nothing where that is 1."""
     exchange = ExchangeCost(pack_below=DEFAULT_PACKING.below, pack_tokens=DEFAULT_PACKING.tokens)
+    legal = language.legal_degrees(language.heads)
 
     def add(batch: BatchMetadata, whole: Costs) -> Costs:
         if max_degree == 1:
-            return whole
+            return replace(whole, legal_degrees=legal)  # messages name no degree that heads do not allow
         return with_degrees(whole, batch.tokens, language, cluster, ranks, max_degree=max_degree, exchange=exchange)
 
     return add

@@ -130,7 +130,7 @@ def build_grpo_job(settings: GRPOSettings, ranks: Ranks) -> GRPOJob:
     reader, held_out = together(
         ranks.control,
         "start",
-        lambda: open_readers(settings, checkpoint, model, train_on="last_assistant"),
+        lambda: open_readers(settings, checkpoint, model, ranks=ranks.size, train_on="last_assistant"),
         blame_no_rank=True,
     )
     agree_on_value(ranks.control, "the dataset", reader.digest(), "give every rank the same table and dataset files")
