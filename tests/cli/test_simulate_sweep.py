@@ -10,6 +10,7 @@ from simulate_command_cases import SMALL, flat_table, printed
 
 from trimtab.cli import simulate
 from trimtab.cli.main import main
+from trimtab.errors import SettingsError
 from trimtab.report.build import build_report
 
 
@@ -60,7 +61,7 @@ def test_where_nothing_fits_the_nearest_is_named(tmp_path: Path, capsys: pytest.
     assert "recommended" not in said
     recommended = result["recommended"]
     assert (recommended["fits"], recommended["run"], recommended["run_needs"]) == (False, "", "")
-    assert recommended["remedy"].startswith("take more ranks")
+    assert recommended["remedy"].startswith("the model's state alone takes ")
     assert recommended["remedy"] in said
     assert not any(point["standing"] == "recommended" for point in result["sweep"])
 
@@ -248,15 +249,9 @@ def test_where_the_command_runs_something_else_its_own_step_is_told(
     assert split["run_remark"] in capsys.readouterr().out
 
 
-def test_a_single_value_behind_the_sweep_is_told_to_be_a_setting(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [flat_table(tmp_path / "t.parquet"), "model=mimo-vl-7b", "ranks=4", "batch_size=4", "steps=1"]
-    words += ["strategies=[all]", "--json", "--sweep", "recompute=false"]
-    assert simulate.run([*words, "--seed", "1"]) == 0
-    captured = capsys.readouterr()
-    assert captured.err == "recompute=false has one value: taken as a setting, and the default settings are swept\n"
-    result = json.loads(captured.out)
-    assert (result["settings"]["recompute"], len(result["sweep"]) > 2) == (False, True)
-    assert simulate.run([*words, "max_degree=1,4"]) == 0
-    assert capsys.readouterr().err == ""
+def test_a_single_value_behind_the_sweep_is_told_to_be_a_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    said = "recompute=true has one value: taken as a setting, and the default settings are swept\n"
+    for behind, told in (([], said), (["--seed", "1"], said), (["max_degree=1,8"], "")):
+        with pytest.raises(SettingsError, match="'nowhere'"):
+            simulate.run(["nowhere", "--sweep", "recompute=true", *behind])
+        assert capsys.readouterr().err == told

@@ -48,7 +48,6 @@ def test_a_change_that_saves_a_little_memory_where_nothing_fits_is_not_worth_nam
     tried = {"pack_tokens": [SweepPoint(settings={"pack_tokens": "4096"}, result=result("all", 449, 159))]}
     nearest = recommend(base, tried, lambda _: base)
     assert (nearest.settings, nearest.fits) == ({}, False)
-    assert nearest.remedy.startswith("take more ranks")
 
 
 def test_changes_that_contradict_each_other_are_not_taken_together() -> None:

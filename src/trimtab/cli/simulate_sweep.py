@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 
 from trimtab.cli.simulate_tables import print_recommendation, print_simulation, print_sweep
 from trimtab.cli.simulated_job import SimulatedJob
@@ -13,6 +14,7 @@ from trimtab.simulate.choices import no_choices
 from trimtab.simulate.doubt import doubts
 from trimtab.simulate.how_to_run import how_to_run
 from trimtab.simulate.job import Job
+from trimtab.simulate.remedies import remedy
 from trimtab.simulate.run import Simulation, StrategyResult, simulate
 from trimtab.simulate.sweep import Overrides, Recommendation, fastest, recommend, sweep, without_effect
 from trimtab.simulate.sweep_as_trained import nearest_as_trained
@@ -39,8 +41,13 @@ def run_sweep(as_json: bool, maker: SimulatedJob, job: Job, found: Simulation, s
 
         tried = sweep(acting, at)
         best = recommend(base, tried.points, at)
+        recommended = maker.job(best.settings)
+        if not best.fits:
+            nearest_settings = best.settings
+            said = remedy(recommended, best.result, lambda changed: at({**nearest_settings, **changed}))
+            best = replace(best, remedy=said)
         nearest = nearest_as_trained(best, acting, maker.job, progress.update)
-    run = how_to_run(maker.job(best.settings), best.strategy, nearest, shared_by=best.result.shared_by)
+    run = how_to_run(recommended, best.strategy, nearest, shared_by=best.result.shared_by)
     doubted = doubts(found, best)
     standings = {
         (name, value): "" if (name, value) in tried.refused else _standing(maker, best, name, value)

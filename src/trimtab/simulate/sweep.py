@@ -19,7 +19,6 @@ ALIASES = {"H_pack": "pack_tokens", "h_pack": "pack_below", "p_max": "max_degree
 _MOST_POINTS = 64
 CANNOT_BE = (InfeasibleError, MetadataError, SettingsError)
 """Errors of settings that go with nothing else."""
-_MORE_MEMORY = "take more ranks, pipeline.stages or tensor_parallel, or smaller media (media.*)"
 
 Overrides = Mapping[str, str]
 Run = Callable[[Overrides], StrategyResult]
@@ -77,17 +76,14 @@ class Recommendation:
         settings: changes worth at least 1 % of the step each, as written; none where the given ones are best.
         result: predicted with them.
         fits: nothing overflows.
+        remedy: what overflows and what would make it fit; "" where it does.
     """
 
     strategy: str
     settings: dict[str, str]
     result: StrategyResult
     fits: bool
-
-    @property
-    def remedy(self) -> str:
-        """What would make it fit; "" where it does."""
-        return "" if self.fits else _MORE_MEMORY
+    remedy: str = ""
 
     def to_json(self, run: HowToRun, doubts: Sequence[str]) -> dict[str, Any]:
         """A JSON-ready dictionary.
