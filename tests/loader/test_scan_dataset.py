@@ -91,7 +91,33 @@ def test_samples_without_loss_are_counted_not_refused(tmp_path: Path, scanner: S
 
 def test_repeated_ids_are_told_apart_by_their_place(tmp_path: Path, scanner: Scanner) -> None:
     data = dataset(tmp_path, ask(id="a"), ask(id="b"), ask(id="a"))
-    assert scanner.scan(data).table.sample_ids.to_pylist() == ["a@0:0", "b", "a@0:2"]
+    assert scanner.scan(data).table.sample_ids.to_pylist() == ["a@d.jsonl:1", "b", "a@d.jsonl:3"]
+
+
+def test_samples_of_files_of_one_name_are_told_apart_by_the_file(tmp_path: Path, scanner: Scanner) -> None:
+    line = json.dumps(ask()) + "\n"
+    for folder in ("x", "y"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "d.jsonl").write_text(line + json.dumps(ask(id="a")) + "\n")
+    data = open_dataset([tmp_path / folder / "d.jsonl" for folder in ("x", "y")])
+    assert scanner.scan(data).table.sample_ids.to_pylist() == [
+        "d.jsonl:1@file0",
+        "a@d.jsonl:2@file0",
+        "d.jsonl:1@file1",
+        "a@d.jsonl:2@file1",
+    ]
+
+
+def test_a_journal_kept_under_other_names_gives_the_samples_their_present_ones(
+    tmp_path: Path, scanner: Scanner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, journal = dataset(tmp_path, ask("good.png"), ask()), tmp_path / "t.journal"
+    first = scanner.scan(data, journal=journal).table
+    assert first.sample_ids.to_pylist() == ["d.jsonl:1", "d.jsonl:2"]
+    journal.write_text(journal.read_text().replace("d.jsonl:1", "d.jsonl:0").replace("d.jsonl:2", "d.jsonl:1"))
+    monkeypatch.setattr("trimtab.loader.scan.encode", None)  # nothing is scanned anew
+    again = scanner.scan(data, journal=journal).table
+    assert [again.sample(row) for row in range(2)] == [first.sample(row) for row in range(2)]
 
 
 def test_order_does_not_depend_on_the_workers(tmp_path: Path, scanner: Scanner) -> None:

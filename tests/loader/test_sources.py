@@ -44,7 +44,7 @@ def test_chat_messages_place_visuals_by_tags(tmp_path: Path) -> None:
         ("image", f"{tmp_path}/a.jpg", None),
         ("image", "/b.jpg", None),
     ]
-    assert conversation.sample_id == "d.jsonl:0"
+    assert conversation.sample_id == "d.jsonl:1"
     assert conversation.extras == {"source": "web"}
 
 
@@ -150,8 +150,20 @@ def test_blank_lines_do_not_count_but_errors_name_the_line_of_the_file(tmp_path:
     dataset = open_dataset(path)
     assert len(dataset) == 3
     assert dataset[2].messages == dataset[0].messages
+    assert [dataset[row].sample_id for row in (0, 2)] == ["d.jsonl:2", "d.jsonl:5"], "as errors and editors count"
     with pytest.raises(DatasetError, match=r"d\.jsonl:4: not valid JSON .*correct or remove the line"):
         dataset[1]
+
+
+def test_a_row_that_is_no_line_does_not_look_like_one_and_errors_and_samples_are_called_alike(tmp_path: Path) -> None:
+    records = [{"messages": [ANSWER]}, {"messages": [{"role": "robot", "content": "x"}]}]
+    (tmp_path / "d.json").write_text(json.dumps(records))
+    pq.write_table(pa.Table.from_pylist(records), tmp_path / "d.parquet")
+    for name in ("d.json", "d.parquet"):
+        dataset = open_dataset(tmp_path / name)
+        assert dataset[0].sample_id == dataset.name(0, 0) == f"{name}#0"
+        with pytest.raises(DatasetError, match=rf"{tmp_path}/{name}#1: turn 0 has the unknown role"):
+            dataset[1]
 
 
 def test_the_digest_follows_the_content(tmp_path: Path) -> None:

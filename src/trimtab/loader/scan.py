@@ -30,7 +30,7 @@ class BadSample:
     """A sample left out of the table.
 
     Attributes:
-        where: ``file:line`` of its record.
+        where: ``file:line`` (from 1) or ``file#row`` (from 0) of its record.
         reason: what is wrong with it, naming the file at fault.
     """
 
@@ -118,7 +118,7 @@ class Scanner:
             )
             raise DatasetError(f"{many}: {bad[0].where}: {bad[0].reason}")
         table = MetadataTable.from_samples(
-            _with_unique_ids(samples, locations),
+            _with_unique_ids(samples, [(dataset.name(*place), place[0]) for place in locations]),
             geometry=self.geometry,
             files=dataset.files,
             locations=locations,
@@ -203,9 +203,13 @@ class _RowScan:
             return "", error
 
 
-def _with_unique_ids(samples: list[SampleMetadata], locations: list[tuple[int, int]]) -> list[SampleMetadata]:
-    counts = Counter(sample.sample_id for sample in samples)
-    return [
-        sample if counts[sample.sample_id] == 1 else replace(sample, sample_id=f"{sample.sample_id}@{index}:{row}")
-        for sample, (index, row) in zip(samples, locations, strict=True)
-    ]
+def _with_unique_ids(samples: list[SampleMetadata], places: list[tuple[str, int]]) -> list[SampleMetadata]:
+    """Samples of a repeated id get their record's place behind it, and its file's index where that repeats, too."""
+    names = [sample.sample_id for sample in samples]
+    for behind in ([place for place, _ in places], [f"file{index}" for _, index in places]):
+        counts = Counter(names)
+        names = [
+            name if counts[name] == 1 or name == more else f"{name}@{more}"
+            for name, more in zip(names, behind, strict=True)
+        ]
+    return [replace(sample, sample_id=name) for sample, name in zip(samples, names, strict=True)]

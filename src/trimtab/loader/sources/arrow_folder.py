@@ -46,8 +46,8 @@ class ArrowFolder:
         return as_record(self._tables[index].slice(row - first, 1).to_pylist()[0], self.where(row))
 
     def where(self, row: int) -> str:
-        """``folder:row`` of a row."""
-        return f"{self.location}:{row}"
+        """``folder#row`` of a row."""
+        return f"{self.location}#{row}"
 
 
 def check_is_dataset(folder: Path) -> None:

@@ -27,7 +27,7 @@ class VisualReader:
     """Reads the contents of one record's messages, handing out its media in order.
 
     Args:
-        where: ``file:line`` of the record, for errors.
+        where: ``file:line`` or ``file#row`` of the record, for errors.
         root: folder relative paths start from.
         container: location of the file that holds the record, and its row there: names media given as bytes.
         media: entries of the record's media lists, with the column each came from.

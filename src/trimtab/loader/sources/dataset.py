@@ -15,7 +15,7 @@ from trimtab.loader.sources.normal_form import Conversation
 from trimtab.loader.sources.open_records import open_record_file
 from trimtab.loader.sources.record_errors import check_path, named_record
 from trimtab.loader.sources.record_file import RecordFile
-from trimtab.loader.sources.storage import absolute, folder_of
+from trimtab.loader.sources.storage import absolute, folder_of, name_in
 from trimtab.schema.table import DatasetFile
 
 
@@ -52,8 +52,12 @@ class Dataset:
         return index, row - (int(self._stops[index - 1]) if index else 0)
 
     def where(self, file_index: int, row: int) -> str:
-        """``file:line`` of a row of one file, for errors."""
+        """``file:line`` or ``file#row`` of a row of one file, for errors."""
         return self._files[file_index].where(row)
+
+    def name(self, file_index: int, row: int) -> str:
+        """The same without the file's folder: the name of a sample that has none of its own."""
+        return name_in(self._files[file_index].location, self.where(file_index, row))
 
     def conversation(self, file_index: int, row: int) -> Conversation:
         """The conversation of a row of one file: ``dataset_index`` and ``dataset_row`` of a metadata table.

@@ -11,7 +11,7 @@ from trimtab.loader.sources.allowed_roots import AllowedRoots
 from trimtab.loader.sources.content import VisualReader
 from trimtab.loader.sources.normal_form import Conversation, Message
 from trimtab.loader.sources.record_errors import check_text
-from trimtab.loader.sources.storage import name_of
+from trimtab.loader.sources.storage import name_in
 from trimtab.schema.json_kind import json_kind
 from trimtab.schema.metadata import VisualKind
 
@@ -26,7 +26,7 @@ def read_conversation(
 
     Args:
         record: the fields of one JSON line or Parquet row.
-        where: ``file:line``, for errors.
+        where: ``file:line`` or ``file#row``; behind the file's folder it names a record without an id.
         root: folder relative media paths start from.
         container: location and row the record came from.
         allowed: where media may lie.
@@ -46,7 +46,7 @@ def read_conversation(
     messages = tuple(_read_turn(form, turn, index, where, reader) for index, turn in enumerate(turns))
     consumed = {form.COLUMN, "id", *(column for columns in _MEDIA_COLUMNS.values() for column in columns)}
     given = record.get("id")
-    sample_id = f"{name_of(container[0])}:{container[1]}" if given is None else str(given)
+    sample_id = name_in(container[0], where) if given is None else str(given)
     check_text(sample_id, "the id", where)
     return Conversation(
         sample_id=sample_id,

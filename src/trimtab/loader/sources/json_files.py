@@ -72,8 +72,8 @@ class JsonArrayFile:
         return as_record(self._records[row], self.where(row))
 
     def where(self, row: int) -> str:
-        """``file:row`` of a row."""
-        return f"{self.location}:{row}"
+        """``file#row`` of a row."""
+        return f"{self.location}#{row}"
 
 
 def _read_all(location: str) -> bytes:

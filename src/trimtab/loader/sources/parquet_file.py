@@ -61,8 +61,8 @@ class ParquetRecordFile:
         return as_record(table.slice(row - start, 1).to_pylist()[0], self.where(row))
 
     def where(self, row: int) -> str:
-        """Names a row, for errors."""
-        return f"{self.location}, row {row} (the first is 0)"
+        """``file#row`` of a row."""
+        return f"{self.location}#{row}"
 
     def _read_group(self, group: int) -> Any:
         try:

@@ -31,7 +31,7 @@ class RecordFile(Protocol):
         ...
 
     def where(self, row: int) -> str:
-        """``file:line`` of a row, for errors."""
+        """Names a row: ``file:line`` where the file has lines, counted from 1, else ``file#row``, counted from 0."""
         ...
 
 

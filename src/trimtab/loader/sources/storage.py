@@ -29,6 +29,11 @@ def name_of(location: str) -> str:
     return location.rstrip("/").rpartition("/")[2]
 
 
+def name_in(location: str, where: str) -> str:
+    """What names a record of a file in errors, without the file's folder."""
+    return name_of(location) + where.removeprefix(location)
+
+
 def folder_of(location: str) -> str:
     """The folder of a file; a URL's stays a URL."""
     return location.rpartition("/")[0] or "/"
