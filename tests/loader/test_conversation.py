@@ -1,5 +1,6 @@
 """A conversation's tokens equal the Transformers processor's; the loss covers the assistant's turns alone."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from chat_tokenizer import chat_tokenizer
 from trimtab.errors import DatasetError
 from trimtab.families import family_for, vision_geometry
 from trimtab.loader.conversation import EncodedSample, encode
-from trimtab.loader.sources import Conversation, Message, Part, VisualSource
+from trimtab.loader.sources import Conversation, Message, Part, VisualSource, open_dataset
 from trimtab.media import describe
 from trimtab.schema.metadata import Visual
 
@@ -92,6 +93,23 @@ def test_the_loss_covers_assistant_turns_with_their_end_token(tokenizer: PreTrai
     assert set(encoded.loss_weights.tolist()) == {0.0, 1.0}
     assert encoded.loss_weights.dtype == np.float32
     assert (encoded.loss_tokens, encoded.text_tokens) == (int(encoded.loss_weights.sum()), len(encoded))
+
+
+def test_an_assistants_turn_of_weight_0_has_no_loss(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    turns: list[dict[str, Any]] = [
+        {"role": role, "content": content}
+        for role, content in [("user", "How many?"), ("assistant", "Three."), ("user", "Yes?"), ("assistant", "Two.")]
+    ]
+
+    def trained(first: float | None, second: float | None, **options: Any) -> str:
+        weighed = [turns[0], {**turns[1], "weight": first}, turns[2], {**turns[3], "weight": second}]
+        (tmp_path / "d.jsonl").write_text(json.dumps({"messages": weighed}) + "\n")
+        return weighted(encode_text(open_dataset(tmp_path / "d.jsonl")[0], tokenizer, **options), tokenizer)
+
+    assert trained(None, 1) == "Three.<|im_end|>Two.<|im_end|>"
+    assert trained(0, 1) == "Two.<|im_end|>"
+    assert trained(1.0, 0.0) == "Three.<|im_end|>"
+    assert trained(1, 0, train_on="last_assistant") == trained(0, 0) == ""
 
 
 def test_an_empty_answer_still_trains_its_end_token(tokenizer: PreTrainedTokenizerFast) -> None:

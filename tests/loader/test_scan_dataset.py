@@ -89,6 +89,14 @@ def test_samples_without_loss_are_counted_not_refused(tmp_path: Path, scanner: S
     assert scanner.scan(dataset(tmp_path, prompt, ask())).without_loss == 1
 
 
+def test_a_turn_of_weight_0_has_no_loss_tokens_whatever_an_earlier_scan_found(tmp_path: Path, scanner: Scanner) -> None:
+    record, journal = ask("good.png"), tmp_path / "t.journal"
+    assert scanner.scan(dataset(tmp_path, record), journal=journal).table.loss_tokens[0] > 0
+    record["messages"] = [record["messages"][0], {**ANSWER, "weight": 0}]
+    result = scanner.scan(dataset(tmp_path, record), journal=journal)
+    assert (result.table.loss_tokens.tolist(), result.without_loss) == ([0], 1)
+
+
 def test_repeated_ids_are_told_apart_by_their_place(tmp_path: Path, scanner: Scanner) -> None:
     data = dataset(tmp_path, ask(id="a"), ask(id="b"), ask(id="a"))
     assert scanner.scan(data).table.sample_ids.to_pylist() == ["a@d.jsonl:1", "b", "a@d.jsonl:3"]

@@ -188,6 +188,13 @@ BAD_RECORDS = [
     ({"messages": "hello"}, "messages must be a list of turns"),
     ({"messages": ["hello"]}, "turn 0 must be an object, found text; correct"),
     ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "turn 0 calls a tool in tool_calls, which"),
+    (
+        {"messages": [QUESTION, {**ANSWER, "weight": 0.5}], "images": ["a", "b"]},
+        "turn 1 has the weight 0.5, which is not supported; write 1, or 0",
+    ),
+    ({"messages": [{**ANSWER, "weight": False}]}, "turn 0 has the weight False"),
+    ({"messages": [{**ANSWER, "weight": "0"}]}, "turn 0 has the weight '0'"),
+    ({"messages": [{**ANSWER, "weight": [0]}]}, r"turn 0 has the weight \[0\]"),
     ({"messages": [{"role": "user"}]}, "content must be text or a list of parts, found nothing \\(null\\); write it"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image", "image": ""}]}]},

@@ -67,7 +67,7 @@ def encode(
     """Render a conversation through the tokenizer's chat template and expand its visuals.
 
     The tokens equal the Transformers processor's. Assistant turns are trained on from behind their header to their
-    end-of-turn token; the line break a template puts behind that is left out.
+    end-of-turn token, unless their message is not ``trained``; the line break a template puts behind is left out.
 
     Args:
         conversation: the sample.
@@ -132,6 +132,8 @@ def _render(
         raise DatasetError(f"sample {conversation.sample_id}: the assistant speaks first; put a user turn before it")
     spans = []
     for turn in turns[-1:] if train_on == "last_assistant" else turns:
+        if not conversation.messages[turn].trained:
+            continue
         before, through = rendered(turn, True), rendered(turn + 1, False)
         if not (full.startswith(through) and through.startswith(before)):
             raise DatasetError(

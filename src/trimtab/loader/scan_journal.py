@@ -95,6 +95,8 @@ def sample_key(conversation: Conversation, fingerprint: str) -> str:
     """Digest of all that a sample's scan depends on."""
     state = blake2b(fingerprint.encode(), digest_size=16)
     state.update(repr(conversation.messages).encode())
+    if untrained := [turn for turn, message in enumerate(conversation.messages) if not message.trained]:
+        state.update(f"untrained {untrained}".encode())
     for visual in conversation.visuals:
         state.update(f"{visual.kind} {visual.uri} {_stamp(visual.uri)}".encode())
         state.update(visual.data or b"")

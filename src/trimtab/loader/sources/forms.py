@@ -69,7 +69,13 @@ def _read_turn(form: Any, turn: Any, index: int, where: str, reader: VisualReade
             f"{where}: turn {index} calls a tool in tool_calls, which chat templates of vision-language models drop; "
             f"write the call into its {form.CONTENT_KEY}"
         )
-    message = Message(form.ROLES[speaker], reader.read(turn.get(form.CONTENT_KEY)))
+    weight = turn.get("weight")
+    if isinstance(weight, bool) or weight not in (None, 0, 1):
+        raise DatasetError(
+            f"{where}: turn {index} has the weight {weight!r}, which is not supported; write 1, or 0 to keep it out of "
+            "the loss"
+        )
+    message = Message(form.ROLES[speaker], reader.read(turn.get(form.CONTENT_KEY)), trained=weight != 0)
     for part in message.parts:
         check_text(part.text, f"turn {index}", where)
     return message

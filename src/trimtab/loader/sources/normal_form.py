@@ -31,10 +31,12 @@ class Message:
     Attributes:
         role: who speaks.
         parts: what is said and shown, in order.
+        trained: an assistant's turn may enter the loss.
     """
 
     role: Role
     parts: tuple[Part, ...]
+    trained: bool = field(default=True, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
