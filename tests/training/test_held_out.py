@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from tests.chat_tokenizer import chat_tokenizer
@@ -17,7 +18,7 @@ from trimtab.errors import LoaderError, MetadataError
 from trimtab.families.registry import family_for
 from trimtab.loader.settings import LoaderSettings
 from trimtab.testing import RankPool
-from trimtab.training.evaluate import telling_of_the_model
+from trimtab.training.evaluate import evaluate, telling_of_the_model
 from trimtab.training.settings import BalanceSettings, EvalSettings, SFTSettings
 
 
@@ -57,6 +58,17 @@ def test_a_bad_held_out_sample_is_told_with_what_is_there_already() -> None:
     said = r"sample-4: gone\.jpg; the model is written to m; --resume scores"
     with pytest.raises(LoaderError, match=said), telling_of_the_model(Path("m")):
         raise LoaderError("sample sample-4: gone.jpg")
+
+
+def test_where_nothing_could_be_scored_no_share_is_told() -> None:
+    nothing: Any = mock.Mock()
+    accuracy = evaluate(nothing, nothing, 0, nothing)
+    assert (accuracy.samples, accuracy.with_pixels, accuracy.blanked) == (0, None, None)
+    assert replace(accuracy, not_loaded={"sample-4": "no image"}).told() == [
+        "held-out accuracy: nothing could be scored",
+        "not scored, as it could not be loaded: 1 held-out sample",
+        "  sample-4: no image",
+    ]
 
 
 def test_held_out_files_that_do_not_belong_together_are_told_before_the_first_step(

@@ -11,7 +11,6 @@ from tests.planning.planning_cases import LANGUAGE, batch_of, sharded_costs_of
 
 from trimtab.errors import InfeasibleError
 from trimtab.planning.step import plan_step
-from trimtab.schema.geometry import VisionGeometry
 from trimtab.schema.metadata import SampleMetadata
 from trimtab.schema.table import MetadataTable
 from trimtab.training.grpo.settings import GRPOSettings, RewardSettings, RolloutSettings

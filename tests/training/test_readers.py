@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 from tests.training.small_run import scan, write_model
 
+from trimtab.errors import MetadataError
 from trimtab.families.checkpoint import read_checkpoint
 from trimtab.loader.sample_reader import SampleReader
 from trimtab.training.readers import open_readers
@@ -44,6 +45,16 @@ def test_root_is_for_the_training_data_alone(settings: SFTSettings) -> None:
     evaluation = replace(settings.evaluation, root=elsewhere)
     training, held_out = opened(replace(settings, evaluation=evaluation))
     assert (folder_of(training), folder_of(held_out)) == ("train", "elsewhere")
+
+
+def test_held_out_samples_without_an_answer_are_refused(settings: SFTSettings) -> None:
+    folder = settings.model.parent
+    (folder / "prompts").mkdir()
+    Image.new("RGB", (64, 56)).save(folder / "prompts" / "picture.png")
+    data, table = _write(folder, "prompts", answer=None)
+    evaluation = EvalSettings(data=(data,), table=table)
+    with pytest.raises(MetadataError, match=r"prompts/data\.parquet: no held-out sample has an answer to score"):
+        opened(replace(settings, evaluation=evaluation))
 
 
 def opened(settings: SFTSettings) -> tuple[SampleReader, SampleReader | None]:

@@ -28,23 +28,26 @@ class Accuracy:
 
     Attributes:
         samples: samples with an answer.
-        with_pixels, blanked: share answered right, with their pixels and with all pixels at the mean colour.
+        with_pixels, blanked: share answered right, with their pixels and with all pixels at the mean colour; None where
+            nothing could be scored.
         right: for each sample id, whether it was answered right with pixels.
         not_loaded: why, for each sample id that could not be loaded and was not scored.
     """
 
     samples: int
-    with_pixels: float
-    blanked: float
+    with_pixels: float | None
+    blanked: float | None
     right: dict[str, bool]
     not_loaded: dict[str, str]
 
     def told(self) -> list[str]:
         """What a user is told, in lines."""
-        lines = [
-            f"held-out accuracy over {number_of(self.samples, 'sample')}: {self.with_pixels:.1%}, "
-            f"with blanked pixels {self.blanked:.1%}"
-        ]
+        lines = ["held-out accuracy: nothing could be scored"]
+        if self.with_pixels is not None and self.blanked is not None:
+            lines = [
+                f"held-out accuracy over {number_of(self.samples, 'sample')}: {self.with_pixels:.1%}, "
+                f"with blanked pixels {self.blanked:.1%}"
+            ]
         if self.not_loaded:
             lines.append(f"not scored, as it could not be loaded: {number_of(len(self.not_loaded), 'held-out sample')}")
         return [*lines, *(f"  {name}: {reason}" for name, reason in self.not_loaded.items())]
@@ -83,14 +86,17 @@ def evaluate(model: BalancedVLM, loader: StepLoader, steps: int, ranks: Ranks) -
             right |= _score(model, loaded, packs, ranks)
             right_blanked |= _score(model, loaded, [_blank(pack) for pack in packs], ranks)
     model.train()
-    count = max(1, len(right))
     return Accuracy(
         samples=len(right),
-        with_pixels=sum(right.values()) / count,
-        blanked=sum(right_blanked.values()) / count,
+        with_pixels=_share(right),
+        blanked=_share(right_blanked),
         right=right,
         not_loaded=not_loaded,
     )
+
+
+def _share(right: dict[str, bool]) -> float | None:
+    return sum(right.values()) / len(right) if right else None
 
 
 def _score(model: BalancedVLM, loaded: LoadedStep, packs: list[PackedBatch], ranks: Ranks) -> dict[str, bool]:

@@ -30,7 +30,8 @@ def check_lengths(
         settings: of the run; in a GRPO run a prompt must fit with the longest reply it may get.
         language: whose heads say how many ranks may share a sample.
         ranks: of the run.
-        training, held_out: the samples.
+        training: samples of the training data.
+        held_out: samples that are scored, or None.
 
     Raises:
         InfeasibleError: says how many samples are too long, the longest, and what would do.

@@ -58,3 +58,8 @@ def open_readers(
 def _check_held_out(table: MetadataTable, path: Path) -> None:
     if not len(table):
         raise MetadataError(f"{path}: holds no sample to score; leave evaluation.* out, or scan some")
+    if not table.loss_tokens.any():
+        raise MetadataError(
+            f"{path}: no held-out sample has an answer to score; the conversations need assistant turns, "
+            "else leave evaluation.* out"
+        )
