@@ -10,6 +10,7 @@ import shutil
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -19,10 +20,8 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from trimtab.errors import CheckpointError
+from trimtab.training.damage import PREVIOUS, PROGRESS, STEP, damaged_file, what_remains
 from trimtab.training.full_disk import bytes_to_write, cut_short, space_told
-
-_PREFIX = "step-"
-_PREVIOUS = "previous"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +50,7 @@ def save(
         CheckpointError: a rank could not write (full disk, no permission); raised on every rank, nothing half-written
             is left.
     """
-    final = folder / f"{_PREFIX}{progress.next_step:06d}"
+    final = folder / f"{STEP}{progress.next_step:06d}"
     aside = folder / f".{final.name}.partial"
     failure: _Failure | None = None
     needed = 0
@@ -102,13 +101,13 @@ def _not_written(final: Path, aside: Path, failed: _Failure, needed: int) -> str
 
 def latest(folder: Path) -> Path | None:
     """The newest whole checkpoint in a folder, or None."""
-    whole = sorted(path for path in folder.glob(f"{_PREFIX}*") if (path / "progress.json").is_file())
+    whole = sorted(path for path in folder.glob(f"{STEP}*") if (path / PROGRESS).is_file())
     return whole[-1] if whole else None
 
 
 def steps_of(path: Path) -> int:
     """Steps a run had done when it wrote this checkpoint."""
-    return int(path.name.removeprefix(_PREFIX))
+    return int(path.name.removeprefix(STEP))
 
 
 def to_go_on_from(folder: Path, *, resume: bool, is_first: bool) -> Path | None:
@@ -125,7 +124,7 @@ def to_go_on_from(folder: Path, *, resume: bool, is_first: bool) -> Path | None:
             print(f"no checkpoint in {folder}: beginning at step 0", file=sys.stderr, flush=True)
         return path
     if path is not None and is_first:
-        aside = folder / _PREVIOUS
+        aside = folder / PREVIOUS
         shutil.rmtree(aside, ignore_errors=True)
         path.rename(aside)
         said = f"an earlier run's checkpoint {path.name} was set aside as {aside}; --resume would have gone on from it"
@@ -151,14 +150,15 @@ def load(
         CheckpointError: the checkpoint is damaged, or belongs to another model or other data.
     """
     try:
-        progress = Progress(**json.loads((path / "progress.json").read_text()))
+        progress = Progress(**json.loads((path / PROGRESS).read_text()))
     except (OSError, ValueError, TypeError) as error:
-        raise _not_resumed(path, error) from error
+        raise _not_resumed(path, f"{PROGRESS} is damaged") from error
     if progress.dataset and progress.dataset != dataset:
         raise CheckpointError(
             f"cannot resume from {path}: it was trained on other data (another dataset, order or scan); give the same "
             "dataset files and table, or another name"
         )
+    _check_whole(path, group)
     own = [{name: value for name, value in those.items() if name != "params"} for those in optimizer.param_groups]
     try:
         weights, optimizer_state = get_state_dict(model, optimizer)
@@ -166,7 +166,8 @@ def load(
         dcp.load(state, checkpoint_id=path, process_group=group)
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
     except (OSError, ValueError, KeyError, RuntimeError, dcp.api.CheckpointException) as error:
-        raise _of_another_model(path, error) or _not_resumed(path, error) from error
+        why = f"it cannot be read ({_reason(error)})"
+        raise _of_another_model(path, error) or _not_resumed(path, why) from error
     for restored, settings in zip(optimizer.param_groups, own, strict=True):
         restored.update(settings)
     return progress
@@ -183,27 +184,41 @@ def _of_another_model(path: Path, error: BaseException) -> CheckpointError | Non
     )
 
 
-def _not_resumed(path: Path, error: BaseException) -> CheckpointError:
-    return CheckpointError(
-        f"cannot resume from {path}: {_reason(error)}; remove that folder to resume from an earlier checkpoint"
-    )
+def _check_whole(path: Path, group: dist.ProcessGroup) -> None:
+    """Raise on every rank where any finds damage: torch would go on with changed numbers, or print pages."""
+    try:
+        found = damaged_file(path, group.rank(), group.size())
+    except OSError as error:
+        found = f"{Path(error.filename or path).name} cannot be read ({error.strerror})"
+    everyone: list[str | None] = [None] * group.size()
+    dist.all_gather_object(everyone, found, group=group)
+    for one in everyone:
+        if one is not None:
+            raise _not_resumed(path, one)
+
+
+def _not_resumed(path: Path, why: str) -> CheckpointError:
+    return CheckpointError(f"cannot resume from {path}: {why}; {what_remains(path)}")
 
 
 def _finish(aside: Path, final: Path, progress: Progress) -> None:
-    (aside / "progress.json").write_text(json.dumps(asdict(progress)))
+    (aside / PROGRESS).write_text(json.dumps(asdict(progress)))
     if final.exists():
         shutil.rmtree(final)
     aside.rename(final)
-    for other in final.parent.glob(f"{_PREFIX}*"):
+    for other in final.parent.glob(f"{STEP}*"):
         if other != final:
             shutil.rmtree(other, ignore_errors=True)
 
 
 def _reason(error: BaseException) -> str:
+    """In one line; of what torch raises where it reads broken files only the kind, since the rest is advice."""
+    rank = ""
     if isinstance(error, dcp.api.CheckpointException):
-        rank, (inner, _) = next(iter(error.failures.items()))
-        return f"rank {rank}: {type(inner).__name__}: {inner}"
-    return _first_line(error)
+        number, (error, _) = next(iter(error.failures.items()))
+        rank = f"rank {number}: "
+    foreign = isinstance(error, UnpicklingError) or "PytorchStreamReader" in str(error)
+    return rank + (type(error).__name__ if foreign else _first_line(error))
 
 
 def _first_line(error: BaseException) -> str:
