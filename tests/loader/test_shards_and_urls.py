@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import tarfile
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -146,8 +148,45 @@ def test_jsonl_and_parquet_are_read_from_urls_with_media_beside_them(tmp_path: P
     np.testing.assert_array_equal(read_patches(table.visual(1), GEOMETRY), expected)
     with pytest.raises(DatasetError, match=r"gone\.jsonl: cannot be read"):
         open_dataset(f"counted://{tmp_path}/gone.jsonl")
-    with pytest.raises(DatasetError, match=r"nosuch://x/d\.jsonl: cannot be read"):
+    with pytest.raises(
+        DatasetError, match=r"nosuch://x/d\.jsonl: cannot be read \(Protocol not known: nosuch\); check"
+    ):
         open_dataset("nosuch://x/d.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("url", "module", "package"),
+    [
+        ("http://x/a.jsonl", "aiohttp", "aiohttp"),
+        ("https://x/a.jsonl", "aiohttp", "aiohttp"),
+        ("s3://x/a.jsonl", "s3fs", "s3fs"),
+        ("gs://x/a.jsonl", "gcsfs", "gcsfs"),
+        ("smb://x/y/a.jsonl", "smbclient", "smbprotocol"),
+    ],
+)
+def test_a_url_whose_protocol_is_not_installed_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, url: str, module: str, package: str
+) -> None:
+    for name in [module, *(name for name in sys.modules if name.startswith("fsspec.implementations.http"))]:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, url.partition(":")[0], raising=False)
+    monkeypatch.setattr("sys.meta_path", [_Lacking(module), *sys.meta_path])
+    told = rf"{url}: cannot be %s \(its protocol needs {module}, which is not installed\); pip install {package}$"
+    with pytest.raises(DatasetError, match=told % "read"):
+        open_dataset(url)
+    with pytest.raises(MediaError, match=told % "opened"):
+        probe_image(url)
+
+
+class _Lacking(MetaPathFinder):
+    """Finds every module but one."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def find_spec(self, name: str, *_: Any) -> None:
+        if name.partition(".")[0] == self._module:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 def save_to_disk(folder: Path, rows: list[dict[str, Any]], **state: Any) -> Path:

@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlparse
 
 from trimtab.errors import MediaError
 from trimtab.media.archive_member import MemberStream, parse_member
+from trimtab.media.url_problem import url_problem
 
 _PARQUET_BATCH_ROWS = 16
 _MEMBER_READ_BYTES = 1 << 16
@@ -86,16 +87,7 @@ def _open_url(uri: str) -> Iterator[BinaryIO]:
         with filesystem.open(path, "rb", block_size=_URL_BLOCK_BYTES) as stream:
             yield stream
     except (OSError, ValueError, ImportError) as error:
-        raise MediaError(
-            f"{uri}: cannot be opened ({_root_cause(error)}); check the address and that its protocol is installed"
-        ) from error
-
-
-def _root_cause(error: BaseException) -> str:
-    """What a storage library's error stands for; its own text is often the address alone."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return f"{type(error).__name__}: {error}"
+        raise MediaError(f"{uri}: cannot be opened {url_problem(error)}") from error
 
 
 def _read_member(uri: str) -> bytes:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from trimtab.errors import DatasetError
+from trimtab.media.url_problem import url_problem
 
 _BLOCK_BYTES = 1 << 20
 """Read ahead from URLs: records are short, and a Parquet column is asked for as a whole."""
@@ -108,6 +109,4 @@ def _errors_of(location: str) -> Iterator[None]:
     except (OSError, ValueError, ImportError) as error:
         if isinstance(error, DatasetError):
             raise
-        raise DatasetError(
-            f"{location}: cannot be read ({error}); check the address and that its protocol is installed"
-        ) from error
+        raise DatasetError(f"{location}: cannot be read {url_problem(error)}") from error
