@@ -148,7 +148,7 @@ def test_page_and_command_and_json_recommend_the_same(tmp_path: Path, capsys: py
     assert marked - {"these together"} == {f"{name}={value}" for name, value in best["settings"].items()}
     assert simulate.run(words) == 0
     captured = capsys.readouterr()
-    assert captured.err == ""
+    assert "acts as" not in captured.err  # beside progress, where it takes long
     (line,) = [line for line in captured.out.splitlines() if line.startswith("no effect on all: ")]
     assert "pack_tokens (4096, 16384, 65536)" in line
     assert "few or none are shared here" in line

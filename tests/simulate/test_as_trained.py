@@ -44,6 +44,13 @@ def test_packs_are_trained_otherwise_where_ranks_shared_some() -> None:
     assert trained_otherwise("all", shared_by=2, **packed)
 
 
+def test_other_exchanges_are_trained_otherwise_where_ranks_share_samples() -> None:
+    assert not trained_otherwise("all", pack_tokens=65_536)
+    assert trained_otherwise("all", shared_by=2, pack_tokens=65_536)
+    trained, _ = as_trained(job_with(pack_below=1, pack_tokens=2), strategy_named("all", "sft"))
+    assert trained.scenario == as_trained(job_with(), strategy_named("all", "sft"))[0].scenario
+
+
 def test_a_simulation_tells_how_many_ranks_share_a_sample() -> None:
     job = job_with()
     assert simulate_strategy(job, strategy_named("uniform-2", "sft")).shared_by == 2

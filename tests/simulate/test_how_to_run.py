@@ -100,6 +100,12 @@ def test_what_the_trainer_cannot_do_is_said() -> None:
     )
 
 
+def test_exchanges_that_the_trainer_does_otherwise_are_said_where_ranks_share_samples() -> None:
+    job = job_with(pack_tokens=65_536)
+    assert how_to_run(job, "all").remark == "run"
+    assert "no pack_tokens=65536" in how_to_run(job, "all", shared_by=2).remark
+
+
 def test_the_cap_is_what_fits_a_device_without_tensor_parallelism() -> None:
     changed = {"ranks": 64, "batch_size": 64, "data": "geo3k"}
     whole = job_with(**changed)

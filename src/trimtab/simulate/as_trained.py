@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from trimtab.planning.sequence_slices import DEFAULT_PACKING
 from trimtab.simulate.job import Job
 from trimtab.simulate.merit import OURS
 from trimtab.simulate.strategies import SimulatedStrategy, strategy_named
@@ -86,6 +87,8 @@ def as_trained(job: Job, strategy: SimulatedStrategy, degree: int | None = None)
         loading=loading,
         micro_batch_tokens=tokens,
         balance_vision=scenario.balance_vision or own.balance_vision,
+        pack_below=DEFAULT_PACKING.below,
+        pack_tokens=DEFAULT_PACKING.tokens,
     )
     return replace(whole, scenario=scenario), own
 
@@ -101,6 +104,9 @@ def is_trained_otherwise(job: Job, strategy: SimulatedStrategy, shared_by: int) 
     if strategy.packing is not None:
         return False
     trained, own = as_trained(job, strategy)
-    same_job = replace(trained.scenario, max_degree=job.scenario.max_degree) == job.scenario
+    simulated = job.scenario
+    alike = replace(trained.scenario, max_degree=simulated.max_degree)  # the ranks that shared tell of it
+    if shared_by == 1:  # nothing was exchanged
+        alike = replace(alike, pack_below=simulated.pack_below, pack_tokens=simulated.pack_tokens)
     same_plans = replace(own, name=strategy.name) == strategy
-    return not (same_job and same_plans and shared_by <= trained.scenario.max_degree)
+    return not (alike == simulated and same_plans and shared_by <= trained.scenario.max_degree)

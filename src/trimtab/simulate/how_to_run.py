@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trimtab.planning.sequence_slices import DEFAULT_PACKING
 from trimtab.simulate.as_trained import (
     LEAST_PREFETCH,
     Nearest,
@@ -92,6 +93,8 @@ def _differing(job: Job, strategy: SimulatedStrategy, shared_by: int) -> list[st
         f"tensor_parallel={scenario.tensor_parallel}": scenario.tensor_parallel > 1,
         f"shards={scenario.shards}": scenario.shards not in (None, scenario.ranks),
         "packs that ranks share": scenario.pack_length is not None and shared_by > 1,
+        f"pack_below={scenario.pack_below}": scenario.pack_below != DEFAULT_PACKING.below and shared_by > 1,
+        f"pack_tokens={scenario.pack_tokens}": scenario.pack_tokens != DEFAULT_PACKING.tokens and shared_by > 1,
         "balance_vision=false": not scenario.balance_vision and strategy.balance_vision,
         "loading.prefetch=0": scenario.loading.prefetch < LEAST_PREFETCH,
     }

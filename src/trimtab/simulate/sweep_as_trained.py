@@ -14,7 +14,8 @@ from trimtab.simulate.simulated_step import seconds_of
 from trimtab.simulate.strategies import SimulatedStrategy, strategy_named
 from trimtab.simulate.sweep import CANNOT_BE, Overrides, Recommendation, SweepPoint, recommend, sweep
 
-_OTHERS_CHOICES = frozenset({"balance_vision", "shards", "tensor_parallel"})  # the trainer has none of them
+_OTHERS_CHOICES = frozenset({"balance_vision", "pack_below", "pack_tokens", "shards", "tensor_parallel"})
+"""The trainer has none of them."""
 
 
 def nearest_as_trained(
