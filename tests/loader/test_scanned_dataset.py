@@ -58,7 +58,7 @@ def test_other_dataset_files_are_refused(tmp_path: Path) -> None:
     data = write_dataset(tmp_path / "old", tmp_path / "old")
     table = scanned(data)
     data.write_text(data.read_text().replace("Red", "Blue"))
-    with pytest.raises(MetadataError, match=r"changed since the scan: d\.jsonl \(1 records, .*scan it again"):
+    with pytest.raises(MetadataError, match=r"changed since the scan: d\.jsonl \(1 record, .*scan it again"):
         open_media_reader(table, data)
     data.unlink()
     with pytest.raises(DatasetError, match="no such file"):

@@ -181,7 +181,7 @@ def test_the_digest_follows_the_content(tmp_path: Path) -> None:
 BAD_RECORDS = [
     ({"messages": [QUESTION], "images": ["a"]}, "place more images than the 1 listed"),
     ({"messages": [QUESTION], "images": ["a", "b", "c"]}, "3 images are listed but the messages place 2"),
-    ({"messages": [ANSWER], "videos": ["a.mp4"]}, "1 videos are listed but the messages place 0"),
+    ({"messages": [ANSWER], "videos": ["a.mp4"]}, "1 video is listed but the messages place 0"),
     ({"messages": [{"role": "robot", "content": "x"}]}, "turn 0 has the unknown role 'robot'; known: system, user"),
     ({"conversations": [{"from": "bing", "value": "x"}]}, "unknown role 'bing'"),
     ({"messages": []}, "messages must be a list of turns that is not empty"),

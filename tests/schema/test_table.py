@@ -90,7 +90,7 @@ def test_changed_dataset_files_are_refused() -> None:
     changed = replace(FILES[1], digest="fe")
     with pytest.raises(MetadataError, match=r"dataset file changed since the scan: .*b\.parquet.*ff.*fe"):
         table().check_files([FILES[0], changed])
-    with pytest.raises(MetadataError, match="made from 2 dataset files, 1 are given"):
+    with pytest.raises(MetadataError, match="made from 2 dataset files, given 1; give"):
         table().check_files(FILES[:1])
 
 

@@ -18,6 +18,7 @@ from trimtab.media.geometry import patch_seconds
 from trimtab.media.visual import frame_rate
 from trimtab.schema.geometry import VisionGeometry
 from trimtab.schema.metadata import Visual, VisualKind
+from trimtab.schema.number_of import number_of
 
 TrainOn = Literal["assistant", "last_assistant"]
 
@@ -175,8 +176,9 @@ def _placeholders(
     found = ["image" if ids[place] == image else "video" for place in places]
     if found != [visual.kind for visual in visuals]:
         raise DatasetError(
-            f"sample {conversation.sample_id}: its rendered text places {found.count('image')} images and "
-            f"{found.count('video')} videos for {len(visuals)} visuals; the chat template must place every visual, "
+            f"sample {conversation.sample_id}: its rendered text places {number_of(found.count('image'), 'image')} and "
+            f"{number_of(found.count('video'), 'video')} for {number_of(len(visuals), 'visual')}; "
+            "the chat template must place every visual, "
             f"and no text may hold {family.image_token} or {family.video_token}"
         )
     return places

@@ -26,6 +26,7 @@ from trimtab.media.visual import frame_rate
 from trimtab.runtime.positions import rope_positions
 from trimtab.schema.geometry import VisionGeometry
 from trimtab.schema.metadata import SampleMetadata, Visual
+from trimtab.schema.number_of import number_of
 from trimtab.schema.table import UNKNOWN, MetadataTable
 from trimtab.schema.table_file import read_table
 
@@ -103,8 +104,8 @@ class SampleReader:
         )
         if len(encoded) != expected_tokens:
             raise DatasetError(
-                f"sample {sample.sample_id}: has {len(encoded)} tokens, scanned as {expected_tokens}: the dataset or "
-                "the tokenizer changed since the scan; scan the dataset again"
+                f"sample {sample.sample_id}: has {number_of(len(encoded), 'token')}, scanned as {expected_tokens}: "
+                "the dataset or the tokenizer changed since the scan; scan the dataset again"
             )
         input_ids = torch.from_numpy(encoded.input_ids)
         return PackableSample(

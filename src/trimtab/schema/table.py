@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from trimtab.errors import MetadataError
 from trimtab.schema.geometry import VisionGeometry
 from trimtab.schema.metadata import BatchMetadata, SampleMetadata, Visual
+from trimtab.schema.number_of import number_of
 
 UNKNOWN = -1
 """Stands in integer columns for what is not known."""
@@ -37,7 +38,7 @@ class DatasetFile:
     digest: str
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.rows:,} records, {self.size:,} bytes, content {self.digest})"
+        return f"{self.name} ({number_of(self.rows, 'record')}, {number_of(self.size, 'byte')}, content {self.digest})"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -222,7 +223,8 @@ class MetadataTable:
         """
         if len(files) != len(self.files):
             raise MetadataError(
-                f"the table was made from {len(self.files)} dataset files, {len(files)} are given; give the same files"
+                f"the table was made from {number_of(len(self.files), 'dataset file')}, given {len(files)}; "
+                "give the same files"
             )
         for scanned, given in zip(self.files, files, strict=True):
             if scanned != given:

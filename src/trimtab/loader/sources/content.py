@@ -16,6 +16,7 @@ from trimtab.loader.sources.record_errors import check_path
 from trimtab.loader.sources.storage import is_url, joined
 from trimtab.schema.json_kind import json_kind
 from trimtab.schema.metadata import VisualKind
+from trimtab.schema.number_of import number_of
 
 _TAG = re.compile(r"<(image|video)>")
 _KINDS: tuple[VisualKind, ...] = ("image", "video")
@@ -71,8 +72,8 @@ class VisualReader:
             listed, placed = len(self._listed(kind)), self._taken[kind]
             if listed > placed:
                 raise self._error(
-                    f"{listed} {kind}s are listed but the messages place {placed}; "
-                    f"add a <{kind}> tag for each where it belongs, or remove those not shown"
+                    f"{number_of(listed, kind)} {'is' if listed == 1 else 'are'} listed but the messages place "
+                    f"{placed}; add a <{kind}> tag for each where it belongs, or remove those not shown"
                 )
         return tuple(self.visuals)
 
