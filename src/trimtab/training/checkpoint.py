@@ -23,6 +23,8 @@ from trimtab.errors import CheckpointError
 from trimtab.training.damage import PREVIOUS, PROGRESS, STEP, damaged_file, what_remains
 from trimtab.training.full_disk import bytes_to_write, cut_short, space_told
 
+_REPLACED = ".replaced"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
@@ -101,13 +103,13 @@ def _not_written(final: Path, aside: Path, failed: _Failure, needed: int) -> str
 
 def latest(folder: Path) -> Path | None:
     """The newest whole checkpoint in a folder, or None."""
-    whole = sorted(path for path in folder.glob(f"{STEP}*") if (path / PROGRESS).is_file())
-    return whole[-1] if whole else None
+    whole = [path for path in folder.glob(f"{STEP}*") if (path / PROGRESS).is_file()]
+    return max(whole, key=lambda path: (steps_of(path), path.suffix != _REPLACED), default=None)
 
 
 def steps_of(path: Path) -> int:
     """Steps a run had done when it wrote this checkpoint."""
-    return int(path.name.removeprefix(STEP))
+    return int(path.name.removeprefix(STEP).removesuffix(_REPLACED))
 
 
 def to_go_on_from(folder: Path, *, resume: bool, is_first: bool) -> Path | None:
@@ -204,7 +206,9 @@ def _not_resumed(path: Path, why: str) -> CheckpointError:
 def _finish(aside: Path, final: Path, progress: Progress) -> None:
     (aside / PROGRESS).write_text(json.dumps(asdict(progress)))
     if final.exists():
-        shutil.rmtree(final)
+        replaced = final.with_name(f"{final.name}{_REPLACED}")
+        shutil.rmtree(replaced, ignore_errors=True)
+        final.rename(replaced)  # latest finds it there until the new one has its name
     aside.rename(final)
     for other in final.parent.glob(f"{STEP}*"):
         if other != final:

@@ -70,6 +70,7 @@ class SupervisedRun:
         )
         resumed = self._resume()
         first_step = resumed.next_step if resumed else 0
+        self._saved = first_step if resumed else None
         self._job.costs = self._measured_costs(resumed)
         self._loader = self._job.open_loader()
         self._folder = RunFolder(settings.folder, first_step=first_step) if ranks.is_first else None
@@ -106,8 +107,10 @@ class SupervisedRun:
         self._progress.say(text)
 
     def save(self) -> None:
-        """Write a checkpoint of what was consumed."""
+        """Write a checkpoint of what was consumed, unless the last one is."""
         job, settings = self._job, self._settings
+        if self._saved == job.sampler.next_step:
+            return
         progress = checkpoint.Progress(
             next_step=job.sampler.next_step,
             loader=self._loader.state_dict(),
@@ -115,6 +118,7 @@ class SupervisedRun:
             dataset=job.reader.digest(),
         )
         checkpoint.save(settings.folder / "checkpoints", job.model, job.optimizer, progress, job.ranks.control)
+        self._saved = job.sampler.next_step
 
     def finish(self) -> None:
         """Write the model, score the held-out samples, tell how good predictions were and what could not be loaded."""

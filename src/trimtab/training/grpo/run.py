@@ -60,6 +60,7 @@ class GRPORun:
             settings.optimizer, nothing="prompt", inspect="the rewards", listed_in=settings.folder / BAD_SAMPLES
         )
         first_step = resume.begin(self._job)
+        self._saved = first_step or None
         self._folder = RunFolder(settings.folder, first_step=first_step) if ranks.is_first else None
         if self._folder:
             self._folder.write_settings(settings)
@@ -89,8 +90,10 @@ class GRPORun:
         self._progress.say(text)
 
     def save(self) -> None:
-        """Write a checkpoint of what was consumed."""
-        resume.save(self._job)
+        """Write a checkpoint of what was consumed, unless the last one is."""
+        if self._saved != self._job.sampler.next_step:
+            resume.save(self._job)
+            self._saved = self._job.sampler.next_step
 
     def finish(self) -> None:
         """Write the model, score the held-out samples, list what could not be loaded."""
