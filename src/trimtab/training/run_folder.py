@@ -86,10 +86,29 @@ def plain_settings(settings: Any) -> dict[str, Any]:
 
 
 def _drop_from(path: Path, first_step: int) -> None:
-    """Keep the lines of earlier steps; one that was cut off while it was written goes too."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] < first_step]
-    path.write_text("".join(f"{line}\n" for line in kept))
+    """Keep the lines of earlier steps; what was cut off while it was written, at the end, goes too."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    steps = [_step_of(line) for line in lines]
+    while steps and steps[-1] is None:
+        steps.pop()
+    kept = []
+    for number, (line, step) in enumerate(zip(lines, steps, strict=False), start=1):
+        if step is None:
+            raise TrainingError(f"{path}:{number}: not the record of a step; remove the line")
+        if step < first_step:
+            kept.append(line)
+    aside = path.with_name(f".{path.name}.partial")
+    aside.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+    aside.rename(path)
+
+
+def _step_of(line: str) -> int | None:
+    """The step a line is of, or None where it is no whole record."""
+    try:
+        step = json.loads(line)["step"]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return None
+    return step if isinstance(step, int) else None
 
 
 @contextmanager
