@@ -57,6 +57,21 @@ def test_a_truncated_image_is_named_when_it_is_decoded(tmp_path: Path, fraction:
         read_patches(visual, QWEN)
 
 
+def test_a_video_that_claims_more_frames_than_a_table_holds_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "odd.avi"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mjpeg", rate=4)
+        stream.width, stream.height, stream.pix_fmt = 64, 64, "yuvj420p"
+        container.mux(stream.encode(av.VideoFrame(64, 64, "yuvj420p")))
+        container.mux(stream.encode())
+    content = bytearray(path.read_bytes())
+    count = content.index(b"strh") + 40
+    content[count : count + 4] = (2**32 - 2).to_bytes(4, "little")
+    path.write_bytes(content)
+    with pytest.raises(MediaError, match=r"odd\.avi: its header claims 4294967294 frames, more than 2147483647"):
+        probe_video(str(path))
+
+
 def test_an_image_bomb_is_refused_from_its_header() -> None:
     bomb = bytearray(png())
     bomb[16:24] = (60_000).to_bytes(4) + (60_000).to_bytes(4)  # width and height

@@ -20,6 +20,8 @@ MAX_SOURCE_PIXELS = 178_956_970
 
 _ORIENTATION_TAG = 0x0112
 _FALLBACK_FPS = 24.0
+_MOST_FRAMES = 2**31 - 1
+"""What metadata tables hold, years of video; larger counts are damage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,8 @@ def probe_video(uri: str, data: bytes | None = None, *, max_pixels: int = MAX_SO
     """Read a video's size, frame count and frame rate.
 
     Raises:
-        MediaError: the file is missing, no video, has no frame, or frames larger than ``max_pixels``.
+        MediaError: the file is missing, no video, has no frame, more than a table can hold, or frames larger than
+            ``max_pixels``.
     """
     with open_source(uri, data) as source:
         with open_container(uri, source) as container:
@@ -71,6 +74,10 @@ def probe_video(uri: str, data: bytes | None = None, *, max_pixels: int = MAX_SO
             rate = stream.average_rate or stream.guessed_rate
         if frames == 0:
             frames = _count_packets(uri, source)
+    if frames > _MOST_FRAMES:
+        raise MediaError(
+            f"{uri}: its header claims {frames} frames, more than {_MOST_FRAMES}; restore it or remove its sample"
+        )
     rotation = rotation_of(first)
     width, height = (first.height, first.width) if rotation % 180 else (first.width, first.height)
     fps = float(rate) if rate else _FALLBACK_FPS
