@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from collections.abc import Sequence
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from trimtab.cli.settings_parser import parse_settings
@@ -34,6 +38,27 @@ def run(arguments: Sequence[str]) -> int:
     command = f"trimtab train {loop}"
     if loop not in ("sft", "grpo"):
         raise SettingsError(f"{command}: no such training loop; choose sft or grpo")
+    if "RANK" in os.environ:  # torchrun's: waiting for its peers it could not answer a signal in words
+        return _train(loop, rest, command)
+    previous = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        return _train(loop, rest, command)
+    except _Terminated:
+        print("trimtab: ended by SIGTERM before the ranks were started", file=sys.stderr)
+        return 128 + signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+class _Terminated(BaseException):
+    """SIGTERM while modules load and files are looked at, which takes seconds; ranks hear it later."""
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    raise _Terminated
+
+
+def _train(loop: str, rest: Sequence[str], command: str) -> int:
     from trimtab.training.inputs import check_inputs
     from trimtab.training.launch import launch
 

@@ -34,12 +34,12 @@ def launch(train: Train, settings: Any) -> int:
     passes SIGINT and SIGTERM on to them and waits until they have written their checkpoint; a second one kills them.
 
     Returns:
-        Exit code: 0; 75 where a signal stopped the run and left a checkpoint; 143 where a second signal, a SIGTERM,
-        ended the ranks.
+        Exit code: 0; 75 where a signal stopped the run and left a checkpoint; 143 where a SIGTERM ended the ranks: a
+        second signal, or one before they listened.
 
     Raises:
         TrimtabError: what a rank raised; a TrainingError where it died otherwise, its traceback printed before.
-        KeyboardInterrupt: a second signal, a SIGINT, ended the ranks.
+        KeyboardInterrupt: a SIGINT ended them.
     """
     if "RANK" in os.environ:
         return run_rank(train, settings)
@@ -55,11 +55,18 @@ def launch(train: Train, settings: Any) -> int:
         for number, handler in previous.items():
             signal.signal(number, handler)
     if children.killed_by is not None:
-        print("stopped by a second signal; --resume goes on from the last checkpoint, if there is one", file=sys.stderr)
-        if children.killed_by == signal.SIGTERM:
-            return 128 + signal.SIGTERM
-        raise KeyboardInterrupt
+        return _killed_by(children.killed_by, "a second signal")
+    unheard = any(outcome.signal_number == signal.SIGTERM for outcome in outcomes.values())
+    if unheard and children.asked_by is not None:
+        return _killed_by(children.asked_by, "a signal")
     return _exit_code(outcomes)
+
+
+def _killed_by(number: int, which: str) -> int:
+    print(f"stopped by {which}; --resume goes on from the last checkpoint, if there is one", file=sys.stderr)
+    if number == signal.SIGTERM:
+        return 128 + signal.SIGTERM
+    raise KeyboardInterrupt
 
 
 def run_rank(train: Train, settings: Any) -> int:
@@ -111,6 +118,11 @@ class _Children:
         for process in self._processes:
             if process.pid is not None and process.is_alive():
                 os.kill(process.pid, signal.SIGTERM if len(self._signals) == 1 else signal.SIGKILL)
+
+    @property
+    def asked_by(self) -> int | None:
+        """The first signal, or None."""
+        return self._signals[0] if self._signals else None
 
     @property
     def killed_by(self) -> int | None:
