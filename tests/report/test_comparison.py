@@ -50,7 +50,7 @@ def test_shared_steps_after_the_first_two_are_compared() -> None:
     assert found.balanced.rank_ratio == pytest.approx(1.0)
     assert found.baseline.phases["language"] == 9.0
     assert found.baseline.rank_error == pytest.approx((1 / 3 / 0.25 - 1 + 1 - 2 / 3 / 0.75) / 2)
-    assert "predicted to 22.2%" in str(rank_error_of(BASELINE))
+    assert "off by 22.2%" in str(rank_error_of(BASELINE))
     assert rank_error_of([replace(BASELINE[0], rank_ms=[1.0], predicted_rank_ms=[1.0])]) is None
 
 

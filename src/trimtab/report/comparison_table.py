@@ -14,7 +14,7 @@ _ROWS = (
     ("tokens / s", "tokens_per_s", "{:.0f}"),
     ("exposed data time, ms", "exposed_data_ms", "{:.1f}"),
     ("busiest rank / mean, measured", "rank_ratio", "{:.3f}"),
-    ("a rank's share of a step, predicted to", "rank_error", "{:.1%}"),
+    ("a rank's share, prediction off by", "rank_error", "{:.1%}"),
     ("step ratio, predicted", "step_ratio", "{:.3f}"),
     ("bound ratio, predicted", "bound_ratio", "{:.3f}"),
 )

@@ -27,7 +27,8 @@ class RankError:
 
     def __str__(self) -> str:
         """One sentence for people."""
-        return f"a rank's share of a step was predicted to {self.median:.1%} (median; 95% of them to {self.p95:.1%})"
+        off = f"off by {self.median:.1%} (median; 95% of them by at most {self.p95:.1%})"
+        return f"predictions of a rank's share of a step were {off}"
 
 
 def rank_error(times: Iterable[RankTimes]) -> RankError | None:
