@@ -46,9 +46,10 @@ def launch(train: Train, settings: Any) -> int:
     context = multiprocessing.get_context("forkserver")  # imports once for all ranks, and never touches CUDA
     context.set_forkserver_preload(list(_PRELOAD))
     _start_fork_server()
-    children = _Children(context, settings.ranks or _default_ranks(), (train, settings))
+    children = _Children()
     previous = {number: signal.signal(number, children.pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
+        children.start(context, settings.ranks or _default_ranks(), (train, settings))
         outcomes = children.outcomes()
     finally:
         children.kill()
@@ -97,13 +98,16 @@ def _start_fork_server() -> None:
 
 
 class _Children:
-    """The rank processes of one run."""
+    """The rank processes of one run; signals may come before they are started, and while they are."""
 
-    def __init__(self, context: Any, ranks: int, arguments: tuple[Any, ...]) -> None:
-        port = free_port()
+    def __init__(self) -> None:
         self._signals: list[int] = []
         self._processes: list[BaseProcess] = []
         self._connections: list[Connection] = []
+
+    def start(self, context: Any, ranks: int, arguments: tuple[Any, ...]) -> None:
+        """Start them; where a signal came meanwhile, they are asked to stop."""
+        port = free_port()
         for rank in range(ranks):
             ours, theirs = context.Pipe()
             process = context.Process(target=serve_rank, args=(theirs, rank, ranks, port, run_rank, arguments))
@@ -111,6 +115,8 @@ class _Children:
             theirs.close()
             self._processes.append(process)
             self._connections.append(ours)
+            if self._signals and process.pid is not None:
+                os.kill(process.pid, signal.SIGTERM)
 
     def pass_on(self, number: int, _: Any) -> None:
         """Ask the ranks to stop; kill them the second time."""
