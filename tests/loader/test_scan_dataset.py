@@ -3,6 +3,7 @@
 import errno
 import json
 import threading
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -100,6 +101,16 @@ def test_a_turn_of_weight_0_has_no_loss_tokens_whatever_an_earlier_scan_found(tm
 def test_repeated_ids_are_told_apart_by_their_place(tmp_path: Path, scanner: Scanner) -> None:
     data = dataset(tmp_path, ask(id="a"), ask(id="b"), ask(id="a"))
     assert scanner.scan(data).table.sample_ids.to_pylist() == ["a@d.jsonl:1", "b", "a@d.jsonl:3"]
+
+
+@pytest.mark.parametrize("ids", [("a", "a", "a@d.jsonl:1"), ("a@d.jsonl:1", "a@d.jsonl:1@file0@d.jsonl:4", "a", "a")])
+def test_an_id_that_equals_a_made_up_name_is_told_apart_too(
+    tmp_path: Path, scanner: Scanner, ids: tuple[str, ...]
+) -> None:
+    for order in permutations(ids):
+        names = scanner.scan(dataset(tmp_path, *(ask(id=name) for name in order))).table.sample_ids.to_pylist()
+        assert len(set(names)) == len(ids)
+        assert all(name.startswith(given) for name, given in zip(names, order, strict=True))
 
 
 def test_samples_of_files_of_one_name_are_told_apart_by_the_file(tmp_path: Path, scanner: Scanner) -> None:

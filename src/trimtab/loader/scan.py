@@ -204,7 +204,10 @@ class _RowScan:
 
 
 def _with_unique_ids(samples: list[SampleMetadata], places: list[tuple[str, int]]) -> list[SampleMetadata]:
-    """Samples of a repeated id get their record's place behind it, and its file's index where that repeats, too."""
+    """Samples of a repeated id get their record's place behind it, and its file's index where that repeats, too.
+
+    Where another sample is called just that, the place follows until the name is nobody's.
+    """
     names = [sample.sample_id for sample in samples]
     for behind in ([place for place, _ in places], [f"file{index}" for _, index in places]):
         counts = Counter(names)
@@ -212,4 +215,18 @@ def _with_unique_ids(samples: list[SampleMetadata], places: list[tuple[str, int]
             name if counts[name] == 1 or name == more else f"{name}@{more}"
             for name, more in zip(names, behind, strict=True)
         ]
+    names = _with_free_names(names, [place for place, _ in places])
     return [replace(sample, sample_id=name) for sample, name in zip(samples, names, strict=True)]
+
+
+def _with_free_names(names: list[str], places: list[str]) -> list[str]:
+    taken, met, free = set(names), set[str](), []
+    for name, place in zip(names, places, strict=True):
+        chosen = name
+        if name in met:
+            while chosen in taken:
+                chosen = f"{chosen}@{place}"
+        met.add(name)
+        taken.add(chosen)
+        free.append(chosen)
+    return free
