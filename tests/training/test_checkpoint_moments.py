@@ -16,6 +16,7 @@ from torch import nn
 
 from trimtab.testing import RankPool
 from trimtab.training import checkpoint
+from trimtab.training.checkpoint_names import latest, steps_of
 from trimtab.training.optimizer import make_optimizer
 from trimtab.training.settings import OptimizerSettings
 
@@ -27,7 +28,7 @@ def latest_at_every_moment(group: dist.ProcessGroup, folder: Path) -> list[str]:
     found: list[str] = []
 
     def look() -> None:
-        path = checkpoint.latest(folder)
+        path = latest(folder)
         found.append("none" if path is None else path.name)
 
     def looking(real: Any) -> Any:
@@ -41,6 +42,7 @@ def latest_at_every_moment(group: dist.ProcessGroup, folder: Path) -> list[str]:
         checkpoint.save(folder, model, optimizer, checkpoint.Progress(next_step=step, loader={}), group)
 
     save(2)
+    (folder / "step-000001-keep").mkdir()  # somebody's
     with (
         mock.patch.object(Path, "rename", looking(Path.rename)),
         mock.patch("shutil.rmtree", looking(checkpoint.shutil.rmtree)),
@@ -55,8 +57,8 @@ def test_one_checkpoint_is_there_at_every_moment(rank_pool: RankPool, tmp_path: 
     assert len(found) >= 4
     assert found[0] == found[-1] == "step-000002"
     assert set(found) == {"step-000002", "step-000002.replaced"}
-    assert checkpoint.steps_of(tmp_path / "step-000002.replaced") == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["step-000002"]
+    assert steps_of(tmp_path / "step-000002.replaced") == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"step-000002", "step-000001-keep"}
 
 
 def counted(group: dist.ProcessGroup, settings: Any) -> int:

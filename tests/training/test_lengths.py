@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from tests.planning.planning_cases import LANGUAGE, batch_of, sharded_costs_of
 
-from trimtab.errors import InfeasibleError
+from trimtab.errors import DatasetError, InfeasibleError
 from trimtab.planning.step import plan_step
 from trimtab.schema.metadata import SampleMetadata
 from trimtab.schema.table import MetadataTable
 from trimtab.training.grpo.settings import GRPOSettings, RewardSettings, RolloutSettings
-from trimtab.training.lengths import check_lengths
+from trimtab.training.lengths import check_lengths, check_prompt_lengths
 from trimtab.training.settings import BalanceSettings, EvalSettings, SFTSettings
 
 THREE_HEADS = replace(LANGUAGE, heads=6, kv_heads=3)  # legal degrees 1, 3, 6
@@ -95,16 +95,46 @@ def test_held_out_samples_have_the_same_cap() -> None:
 
 
 def test_prompts_must_fit_with_their_longest_reply() -> None:
-    def grpo(cap: int, **rollout: int) -> GRPOSettings:
+    def grpo(cap: int) -> GRPOSettings:
         return GRPOSettings(
             model=Path("m"),
             data=("a.jsonl",),
             table=Path("t.parquet"),
             max_tokens_per_micro_batch=cap,
-            rollout=RolloutSettings(max_reply_tokens=50, **rollout),  # type: ignore[arg-type]
+            rollout=RolloutSettings(max_reply_tokens=50),
             reward=RewardSettings(function="r.py:f"),
         )
 
-    assert "takes 145 tokens with a reply of rollout.max_reply_tokens=50" in refused(grpo(144), 30, 100)
-    assert refused(grpo(145), 30, 100) == ""
-    assert refused(grpo(144, max_prompt_tokens=94), 30, 100) == ""  # the longer prompt is a bad sample
+    prompts = [25, 95]
+
+    def told(settings: GRPOSettings) -> str:
+        try:
+            check_prompt_lengths(settings, LANGUAGE, 2, table_of(30, 100), prompts.__getitem__)
+        except InfeasibleError as error:
+            return str(error)
+        return ""
+
+    assert "takes 145 tokens with a reply of rollout.max_reply_tokens=50" in told(grpo(144))
+    assert told(grpo(145)) == ""
+
+
+def test_prompts_are_as_long_as_they_are_whatever_else_the_table_counts() -> None:
+    settings = GRPOSettings(
+        model=Path("m"),
+        data=("a.jsonl",),
+        table=Path("t.parquet"),
+        max_tokens_per_micro_batch=60,
+        rollout=RolloutSettings(max_reply_tokens=10),
+        reward=RewardSettings(function="r.py:f"),
+    )
+    read: list[int] = []
+
+    def prompt_tokens(row: int) -> int:
+        read.append(row)
+        if row == 3:
+            raise DatasetError("its prompt is longer than rollout.max_prompt_tokens")
+        return {1: 20, 2: 51}[row]
+
+    with pytest.raises(InfeasibleError, match=r"^t\.parquet: 1 sample of 4 .*; the longest, t:2, takes 61 tokens"):
+        check_prompt_lengths(settings, LANGUAGE, 2, table_of(10, 110, 111, 300), prompt_tokens)
+    assert read == [1, 2, 3]  # what is short with its answer is not read

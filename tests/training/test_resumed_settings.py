@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from trimtab.testing import RankPool
 from trimtab.training import checkpoint
 from trimtab.training.optimizer import make_optimizer
 from trimtab.training.resumed_settings import checkpoint_to_resume
-from trimtab.training.run_folder import RunFolder
+from trimtab.training.run_folder import RunFolder, plain_settings
 from trimtab.training.settings import BalanceSettings, EvalSettings, LoraSettings, OptimizerSettings, SFTSettings
 
 
@@ -31,7 +32,7 @@ def run_of(folder: Path, *, steps: int = 4, done: int = 4, **changes: Any) -> SF
     RunFolder(settings.folder, first_step=0).write_settings(settings)
     whole = settings.folder / "checkpoints" / f"step-{done:06d}"
     whole.mkdir(parents=True)
-    (whole / "progress.json").write_text("{}")
+    (whole / "progress.json").write_text(json.dumps({"next_step": done, "loader": {}}))
     return replace(settings, resume=True)
 
 
@@ -79,7 +80,7 @@ def test_what_must_stay_is_refused_and_listed_whole(tmp_path: Path) -> None:
         "seed: was 0, now 1",
         "freeze_vision: was true, now false",
         "lora.rank: was 0, now 2",
-        f"put back what the run was made with (see {run.folder / 'config.yaml'})",
+        "put back what the run was made with, or give another name",
     ):
         assert told in str(refused.value)
 
@@ -130,3 +131,47 @@ def _decay_after_resume(group: dist.ProcessGroup, folder: Path) -> tuple[list[fl
     optimizer = make_optimizer(model, after)
     checkpoint.load(path, model, optimizer, group, dataset="")
     return [those["weight_decay"] for those in optimizer.param_groups], optimizer.param_groups[0]["betas"]
+
+
+def test_a_checkpoint_knows_the_settings_it_was_made_with(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    written = asdict(checkpoint.Progress(next_step=4, loader={}, settings=plain_settings(run)))
+    (run.folder / "checkpoints" / "step-000004" / "progress.json").write_text(json.dumps(written))
+    frozen = replace(run, seed=7)
+    RunFolder(run.folder, first_step=4).write_settings(frozen)  # by a resume that ended before its next checkpoint
+    assert resumed(run) is not None
+    with pytest.raises(CheckpointError, match="seed: was 0, now 7"):
+        resumed(frozen)
+
+
+def test_a_checkpoint_without_its_progress_is_told_and_stays(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    newest = run.folder / "checkpoints" / "step-000004"
+    (newest / "progress.json").unlink()
+    with pytest.raises(CheckpointError, match=r"step-000004: progress\.json is missing; there is no other"):
+        resumed(run)
+    for damaged in ('{"next_step": 4', '{"next_step": 4, "loader": null}', "[]"):
+        (newest / "progress.json").write_text(damaged)
+        with pytest.raises(CheckpointError, match=r"progress\.json is damaged"):
+            resumed(run)
+
+
+def test_copies_beside_checkpoints_are_no_checkpoints(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    folder = run.folder / "checkpoints"
+    for name in ("step-000009-keep", "step-000003 copy", "step-final"):
+        (folder / name).mkdir()
+        (folder / name / "progress.json").write_text("{}")
+    assert resumed(run) == folder / "step-000004"
+    assert resumed(replace(run, resume=False)) is None
+    kept = {"previous", "step-000009-keep", "step-000003 copy", "step-final"}
+    assert {path.name for path in folder.iterdir()} == kept
+
+
+def test_a_fresh_start_leaves_nothing_a_resume_would_find(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    folder = run.folder / "checkpoints"
+    (folder / "step-000002").mkdir()  # its removal was cut off
+    assert resumed(replace(run, resume=False)) is None
+    assert resumed(run) is None
+    assert (folder / "previous" / "progress.json").is_file()

@@ -20,10 +20,9 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from trimtab.errors import CheckpointError
-from trimtab.training.damage import PREVIOUS, PROGRESS, STEP, damaged_file, what_remains
+from trimtab.training.checkpoint_names import PREVIOUS, PROGRESS, REPLACED, checkpoints_in, latest, name_after
+from trimtab.training.damage import damaged_file, what_remains
 from trimtab.training.full_disk import bytes_to_write, cut_short, space_told
-
-_REPLACED = ".replaced"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +34,14 @@ class Progress:
         loader: the loader's state.
         costs: coefficients of a measured cost model, or None.
         dataset: digest of the data trained on.
+        settings: the run's, resolved, or None where nobody wrote them.
     """
 
     next_step: int
     loader: dict[str, Any]
     costs: dict[str, Any] | None = None
     dataset: str = ""
+    settings: dict[str, Any] | None = None
 
 
 def save(
@@ -52,7 +53,7 @@ def save(
         CheckpointError: a rank could not write (full disk, no permission); raised on every rank, nothing half-written
             is left.
     """
-    final = folder / f"{STEP}{progress.next_step:06d}"
+    final = folder / name_after(progress.next_step)
     aside = folder / f".{final.name}.partial"
     failure: _Failure | None = None
     needed = 0
@@ -101,17 +102,6 @@ def _not_written(final: Path, aside: Path, failed: _Failure, needed: int) -> str
     return f"{'; '.join(told)}; free space or choose another runs folder{stays}"
 
 
-def latest(folder: Path) -> Path | None:
-    """The newest whole checkpoint in a folder, or None."""
-    whole = [path for path in folder.glob(f"{STEP}*") if (path / PROGRESS).is_file()]
-    return max(whole, key=lambda path: (steps_of(path), path.suffix != _REPLACED), default=None)
-
-
-def steps_of(path: Path) -> int:
-    """Steps a run had done when it wrote this checkpoint."""
-    return int(path.name.removeprefix(STEP).removesuffix(_REPLACED))
-
-
 def to_go_on_from(folder: Path, *, resume: bool, is_first: bool) -> Path | None:
     """The checkpoint a run goes on from, or None where it begins anew; then what another run left is set aside.
 
@@ -119,19 +109,42 @@ def to_go_on_from(folder: Path, *, resume: bool, is_first: bool) -> Path | None:
         folder: of checkpoints.
         resume: whether to go on.
         is_first: whether this is the rank that moves files and tells the user.
+
+    Raises:
+        CheckpointError: the newest one lacks its progress.
     """
-    path = latest(folder)
+    path = next(reversed(checkpoints_in(folder)), None)
     if resume:
         if path is None and is_first:
             print(f"no checkpoint in {folder}: beginning at step 0", file=sys.stderr, flush=True)
+        if path is not None and not (path / PROGRESS).is_file():
+            raise _not_resumed(path, f"{PROGRESS} is missing")
         return path
     if path is not None and is_first:
         aside = folder / PREVIOUS
         shutil.rmtree(aside, ignore_errors=True)
         path.rename(aside)
+        for older in checkpoints_in(folder):  # whose removal was cut off; a resume must not find them
+            shutil.rmtree(older, ignore_errors=True)
         said = f"an earlier run's checkpoint {path.name} was set aside as {aside}; --resume would have gone on from it"
         print(said, file=sys.stderr, flush=True)
     return None
+
+
+def read_progress(path: Path) -> Progress:
+    """What a checkpoint says of its run.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    try:
+        progress = Progress(**json.loads((path / PROGRESS).read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise _not_resumed(path, f"{PROGRESS} is damaged") from error
+    kinds = ((progress.next_step, int), (progress.loader, dict), (progress.costs or {}, dict))
+    if not all(isinstance(value, kind) for value, kind in (*kinds, (progress.settings or {}, dict))):
+        raise _not_resumed(path, f"{PROGRESS} is damaged")
+    return progress
 
 
 def load(
@@ -151,10 +164,7 @@ def load(
     Raises:
         CheckpointError: the checkpoint is damaged, or belongs to another model or other data.
     """
-    try:
-        progress = Progress(**json.loads((path / PROGRESS).read_text()))
-    except (OSError, ValueError, TypeError) as error:
-        raise _not_resumed(path, f"{PROGRESS} is damaged") from error
+    progress = read_progress(path)
     if progress.dataset and progress.dataset != dataset:
         raise CheckpointError(
             f"cannot resume from {path}: it was trained on other data (another dataset, order or scan); give the same "
@@ -206,11 +216,11 @@ def _not_resumed(path: Path, why: str) -> CheckpointError:
 def _finish(aside: Path, final: Path, progress: Progress) -> None:
     (aside / PROGRESS).write_text(json.dumps(asdict(progress)))
     if final.exists():
-        replaced = final.with_name(f"{final.name}{_REPLACED}")
+        replaced = final.with_name(f"{final.name}{REPLACED}")
         shutil.rmtree(replaced, ignore_errors=True)
         final.rename(replaced)  # latest finds it there until the new one has its name
     aside.rename(final)
-    for other in final.parent.glob(f"{STEP}*"):
+    for other in checkpoints_in(final.parent):
         if other != final:
             shutil.rmtree(other, ignore_errors=True)
 

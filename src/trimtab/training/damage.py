@@ -9,9 +9,7 @@ from pathlib import Path
 
 from torch.distributed.checkpoint import FileSystemReader
 
-PROGRESS = "progress.json"
-PREVIOUS = "previous"
-STEP = "step-"
+from trimtab.training.checkpoint_names import PREVIOUS, PROGRESS, checkpoints_in, name_after
 
 
 def damaged_file(checkpoint: Path, rank: int, ranks: int) -> str | None:
@@ -62,14 +60,14 @@ def _is_whole(content: bytes) -> bool:
 def what_remains(damaged: Path) -> str:
     """How to go on without a checkpoint: from another one, or from the beginning."""
     folder = damaged.parent
-    others = [path for path in folder.glob(f"{STEP}*") if path != damaged and (path / PROGRESS).is_file()]
+    others = [path for path in checkpoints_in(folder) if path != damaged and (path / PROGRESS).is_file()]
     if others:
-        return f"remove that folder to resume from {max(others).name}"
+        return f"remove that folder to resume from {others[-1].name}"
     try:
         step = int(json.loads((folder / PREVIOUS / PROGRESS).read_text())["next_step"])
     except (OSError, ValueError, TypeError, KeyError):
         return "there is no other checkpoint: begin anew without --resume"
     return (
         f"begin anew without --resume, or go on with the run before it: remove that folder and rename "
-        f"{folder / PREVIOUS} to {STEP}{step:06d}"
+        f"{folder / PREVIOUS} to {name_after(step)}"
     )

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.cost.architecture import LanguageArchitecture
-from trimtab.errors import InfeasibleError
+from trimtab.errors import DatasetError, InfeasibleError
 from trimtab.planning.feasibility import exceeds, smallest_degree
 from trimtab.planning.sequence_groups import usable_degrees
 from trimtab.schema.number_of import number_of
 from trimtab.schema.table import MetadataTable
 from trimtab.training.grpo.settings import GRPOSettings
 from trimtab.training.settings import SFTSettings
+
+_HEADER = 32  # tokens of the header of the turn to be generated, and more; a record without an answer has none
 
 
 def check_lengths(
@@ -27,7 +31,7 @@ def check_lengths(
     """Refuse a run one of whose samples the planner would refuse when its step comes.
 
     Args:
-        settings: of the run; in a GRPO run a prompt must fit with the longest reply it may get.
+        settings: of the run; a GRPO run's prompts are for ``check_prompt_lengths``.
         language: whose heads say how many ranks may share a sample.
         ranks: of the run.
         training: samples of the training data.
@@ -39,14 +43,52 @@ def check_lengths(
     cap = settings.max_tokens_per_micro_batch
     if cap is None:
         return
-    tokens, reply = training.batch().tokens, ""
-    if isinstance(settings, GRPOSettings):
-        tokens = _with_replies(settings, training)
-        reply = f" with a reply of rollout.max_reply_tokens={settings.rollout.max_reply_tokens}"
-    _check(settings, cap, language, ranks, _Samples(training, settings.table, tokens, reply))
+    if not isinstance(settings, GRPOSettings):
+        _check(settings, cap, language, ranks, _Samples(training, settings.table, training.batch().tokens))
     if held_out is not None and settings.evaluation.table is not None:
         samples = _Samples(held_out, settings.evaluation.table, held_out.batch().tokens)
         _check(settings, cap, language, ranks, samples)
+
+
+def check_prompt_lengths(
+    settings: GRPOSettings,
+    language: LanguageArchitecture,
+    ranks: int,
+    table: MetadataTable,
+    prompt_tokens: Callable[[int], int],
+) -> None:
+    """Refuse a GRPO run one of whose prompts might not fit with the longest reply it may get.
+
+    The table counts the dataset's own answers, and does not say which turn is the last. So the records of those that
+    might be too long are read.
+
+    Args:
+        settings: of the run.
+        language: whose heads say how many ranks may share a sample.
+        ranks: of the run.
+        table: of the training data.
+        prompt_tokens: tokens of a row's prompt; a DatasetError where it cannot be used, which its step will tell.
+
+    Raises:
+        InfeasibleError: says how many samples are too long, the longest, and what would do.
+    """
+    cap = settings.max_tokens_per_micro_batch
+    if cap is None:
+        return
+    reply = settings.rollout.max_reply_tokens
+    most = table.batch().tokens + reply + _HEADER
+    tokens = np.zeros(len(table), dtype=np.int64)
+    for row in np.flatnonzero(exceeds(most, _widest(settings, cap, language, ranks), cap)):
+        with suppress(DatasetError):
+            tokens[row] = prompt_tokens(int(row)) + reply
+    said = f" with a reply of rollout.max_reply_tokens={reply}"
+    _check(settings, cap, language, ranks, _Samples(table, settings.table, tokens, said))
+
+
+def _widest(settings: SFTSettings, cap: int, language: LanguageArchitecture, ranks: int) -> int:
+    """Most ranks that share a sample."""
+    wanted = settings.balance.plan_settings(cap)[0].max_degree  # 1 where nothing is balanced
+    return usable_degrees(ranks, language.legal_degrees(wanted), wanted)[-1]
 
 
 class _Samples:
@@ -56,17 +98,9 @@ class _Samples:
         self.table, self.path, self.tokens, self.reply = table, path, tokens, reply
 
 
-def _with_replies(settings: GRPOSettings, table: MetadataTable) -> NDArray[np.int64]:
-    """Tokens of each prompt and its longest reply, or a few less: the scan counted the dataset's own answers."""
-    prompts = table.batch().tokens - table.loss_tokens
-    longest = settings.rollout.max_prompt_tokens
-    return (prompts if longest is None else np.minimum(prompts, longest)) + settings.rollout.max_reply_tokens
-
-
 def _check(settings: SFTSettings, cap: int, language: LanguageArchitecture, ranks: int, samples: _Samples) -> None:
     tokens = samples.tokens
-    wanted = settings.balance.plan_settings(cap)[0].max_degree  # 1 where nothing is balanced
-    widest = usable_degrees(ranks, language.legal_degrees(wanted), wanted)[-1]
+    widest = _widest(settings, cap, language, ranks)
     too_long = exceeds(tokens, widest, cap)
     if not too_long.any():
         return

@@ -12,6 +12,7 @@ from trimtab.errors import CheckpointError, SettingsError
 from trimtab.runtime.groups import Ranks
 from trimtab.schema.yaml_file import read_yaml
 from trimtab.training import checkpoint
+from trimtab.training.checkpoint_names import latest, steps_of
 from trimtab.training.run_folder import SETTINGS, plain_settings
 from trimtab.training.settings import SFTSettings
 
@@ -38,12 +39,12 @@ def checkpoint_to_resume(settings: SFTSettings, ranks: Ranks) -> Path | None:
         if settings.resume and ranks.is_first:
             _say_of_other_modes(settings)
         return None
-    changed = changed_settings(settings)
+    changed = changed_settings(settings, path)
     must_stay = [_told(name, changed[name]) for name in changed if name in _must_stay(settings)]
     if must_stay:
         raise CheckpointError(
-            f"cannot resume from {path}: {'; '.join(must_stay)}; put back what the run was made with "
-            f"(see {settings.folder / SETTINGS}), or give another name"
+            f"cannot resume from {path}: {'; '.join(must_stay)}; put back what the run was made with, or give another "
+            "name"
         )
     _check_steps(settings, path)
     if changed and ranks.is_first:
@@ -52,12 +53,18 @@ def checkpoint_to_resume(settings: SFTSettings, ranks: Ranks) -> Path | None:
     return path
 
 
-def changed_settings(settings: SFTSettings) -> dict[str, tuple[Any, Any]]:
-    """By its dotted name, what each setting that matters was in the run's folder, and is now."""
-    try:
-        stored = read_yaml(settings.folder / SETTINGS, SETTINGS)
-    except SettingsError:
-        return {}  # the checkpoint has checks of its own
+def changed_settings(settings: SFTSettings, path: Path) -> dict[str, tuple[Any, Any]]:
+    """By its dotted name, what each setting that matters was when a checkpoint was written, and is now.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged.
+    """
+    stored = checkpoint.read_progress(path).settings
+    if stored is None:  # written before checkpoints had them
+        try:
+            stored = read_yaml(settings.folder / SETTINGS, SETTINGS)
+        except SettingsError:
+            return {}  # the checkpoint has checks of its own
     before, now = dict(_flat(stored)), dict(_flat(plain_settings(settings)))
     without_effect = set(_CHANGE_NOTHING)
     for method in ("packing.method", "lora.rank"):
@@ -81,7 +88,7 @@ def _must_stay(settings: SFTSettings) -> set[str]:
 
 
 def _check_steps(settings: SFTSettings, path: Path) -> None:
-    done, last = checkpoint.steps_of(path), settings.last_step
+    done, last = steps_of(path), settings.last_step
     if last < done:
         name = "steps" if last == settings.steps else "stop_after"
         raise CheckpointError(
@@ -92,7 +99,7 @@ def _check_steps(settings: SFTSettings, path: Path) -> None:
 
 def _say_of_other_modes(settings: SFTSettings) -> None:
     for folder in sorted(settings.folder.parent.glob("*/checkpoints")):
-        if checkpoint.latest(folder):
+        if latest(folder):
             print(f"{folder} has one, of a run with another balance.mode", file=sys.stderr, flush=True)
 
 

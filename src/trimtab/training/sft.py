@@ -22,7 +22,7 @@ from trimtab.training.optimizer import learning_rate, skip_step, take_step
 from trimtab.training.progress import RunProgress
 from trimtab.training.refit import CostRefit
 from trimtab.training.resumed_settings import checkpoint_to_resume
-from trimtab.training.run_folder import BAD_SAMPLES, RunFolder
+from trimtab.training.run_folder import BAD_SAMPLES, RunFolder, plain_settings
 from trimtab.training.settings import SFTSettings
 from trimtab.training.skipped_steps import SkippedSteps
 from trimtab.training.step_report import RankFigures, StepOutcome, gather_report
@@ -116,6 +116,7 @@ class SupervisedRun:
             loader=self._loader.state_dict(),
             costs=job.costs.to_json(job.sampler.next_step) if settings.balance.costs == "measured" else None,
             dataset=job.reader.digest(),
+            settings=plain_settings(settings),
         )
         checkpoint.save(settings.folder / "checkpoints", job.model, job.optimizer, progress, job.ranks.control)
         self._saved = job.sampler.next_step

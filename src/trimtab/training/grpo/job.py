@@ -41,6 +41,7 @@ from trimtab.training.grpo.rollout import RolloutEngine
 from trimtab.training.grpo.server_engine import ServerEngine
 from trimtab.training.grpo.settings import GRPOSettings
 from trimtab.training.grpo.transformers_engine import TransformersEngine
+from trimtab.training.lengths import check_prompt_lengths
 from trimtab.training.model import build_model
 from trimtab.training.optimizer import make_optimizer
 from trimtab.training.readers import open_readers
@@ -146,6 +147,12 @@ def build_grpo_job(settings: GRPOSettings, ranks: Ranks) -> GRPOJob:
         tokenizer=tokenizer,
         model=model.base,
         max_tokens=settings.rollout.max_prompt_tokens,
+    )
+    together(
+        ranks.control,
+        "start",
+        lambda: check_prompt_lengths(settings, language, ranks.size, reader.table, prompts.tokens),
+        blame_no_rank=True,
     )
     rewarder = together(ranks.control, "start", lambda: Rewarder(settings.reward) if ranks.is_first else None)
     executor = open_executor(settings.loader, ranks)

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from trimtab.errors import DatasetError
 from trimtab.families.family import Family
-from trimtab.loader.conversation import encode
+from trimtab.loader.conversation import EncodedSample, encode
 from trimtab.loader.sources import Conversation, Dataset
 from trimtab.loader.sources.normal_form import Message
 from trimtab.media.geometry import seconds_per_patch
@@ -87,6 +87,14 @@ class PromptReader:
         """The record of a row, up to the turn to be generated."""
         return _without_answer(self._record(row))[0]
 
+    def tokens(self, row: int) -> int:
+        """Tokens of a prompt.
+
+        Raises:
+            DatasetError: as for ``read``.
+        """
+        return len(self._encoded(row)[2])
+
     def read(self, row: int) -> Prompt:
         """One prompt.
 
@@ -94,15 +102,7 @@ class PromptReader:
             DatasetError: the record cannot be read, has no turn to answer, or is longer than the limit.
         """
         sample = self._table.sample(row)
-        conversation, answer = _without_answer(self._record(row))
-        encoded = encode(
-            conversation, sample.visuals, self._tokenizer, self._family, self._geometry, generation_prompt=True
-        )
-        if self._max_tokens is not None and len(encoded) > self._max_tokens:
-            raise DatasetError(
-                f"sample {sample.sample_id}: its prompt has {len(encoded)} tokens, more than "
-                f"rollout.max_prompt_tokens={self._max_tokens}; raise the limit or leave the sample out"
-            )
+        conversation, answer, encoded = self._encoded(row)
         input_ids = torch.from_numpy(encoded.input_ids)
         types = torch.from_numpy(encoded.token_types).long()
         return Prompt(
@@ -115,6 +115,20 @@ class PromptReader:
             answer=answer,
             extras=dict(conversation.extras),
         )
+
+    def _encoded(self, row: int) -> tuple[Conversation, str | None, EncodedSample]:
+        """A prompt, its answer, and its tokens."""
+        sample = self._table.sample(row)
+        conversation, answer = _without_answer(self._record(row))
+        encoded = encode(
+            conversation, sample.visuals, self._tokenizer, self._family, self._geometry, generation_prompt=True
+        )
+        if self._max_tokens is not None and len(encoded) > self._max_tokens:
+            raise DatasetError(
+                f"sample {sample.sample_id}: its prompt has {len(encoded)} tokens, more than "
+                f"rollout.max_prompt_tokens={self._max_tokens}; raise the limit or leave the sample out"
+            )
+        return conversation, answer, encoded
 
     def _record(self, row: int) -> Conversation:
         return self._dataset.conversation(int(self._table.dataset_index[row]), int(self._table.dataset_row[row]))

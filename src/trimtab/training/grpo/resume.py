@@ -17,6 +17,7 @@ from trimtab.training.calibrate import measure_costs
 from trimtab.training.grpo.job import GRPOJob
 from trimtab.training.grpo.settings import GRPOSettings
 from trimtab.training.resumed_settings import checkpoint_to_resume
+from trimtab.training.run_folder import plain_settings
 from trimtab.training.together import together
 
 _PIECES, _PIECE_BYTES = 256, 4096
@@ -37,7 +38,11 @@ def save(job: GRPOJob) -> None:
     }
     costs = job.measured.to_json() if job.measured else None
     progress = checkpoint.Progress(
-        next_step=job.sampler.next_step, loader=state, costs=costs, dataset=job.reader.digest()
+        next_step=job.sampler.next_step,
+        loader=state,
+        costs=costs,
+        dataset=job.reader.digest(),
+        settings=plain_settings(job.settings),
     )
     checkpoint.save(job.settings.folder / "checkpoints", job.model, job.optimizer, progress, job.ranks.control)
 
