@@ -100,3 +100,11 @@ def test_only_steps_both_have_are_paired() -> None:
     assert "in the 2 steps simulated" in said
     (said,) = doubted(base, changed=result("all", 10, 29))
     assert "in the 2 steps simulated" in said
+
+
+def test_doubts_of_what_the_command_does_not_run_say_so() -> None:
+    chosen, rival = result("all", 10, 30, 10, 30), result("uniform-2", 12, 26, 14, 30)
+    found = Simulation(scenario=small(), strategies=[chosen, rival])
+    best = Recommendation(strategy="all", settings={}, result=chosen, fits=True)
+    (said,) = doubts(found, best, runs_otherwise=True)
+    assert said.startswith("As simulated, which is not what the command runs, uniform-2 may be the better choice: all")

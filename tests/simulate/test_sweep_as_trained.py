@@ -81,3 +81,29 @@ def test_a_state_that_fits_no_device_is_not_simulated_again() -> None:
     nearest, run = told(made([1000] * 64, ranks=8, sync="step", reserve=0.3), "all", {})
     assert nearest is None
     assert re.search(r"without it the model's state alone takes 6\d GB of a device and does not fit", run.remark)
+
+
+@pytest.mark.parametrize("name", ["uniform-2", "loongforge"])
+def test_a_degree_swept_is_that_of_the_command_whatever_the_strategy(name: str) -> None:
+    """One long sample is the step: the more ranks share it the shorter it is."""
+
+    def job_of(changed: Overrides) -> Job:
+        degree = int(changed.get("max_degree", 8))
+        return replace(job_with(batch_size=8, max_degree=degree), workload=workload)
+
+    workload = text_workload([40_000, *[1000] * 7])
+    result = result_of(job_of({}), name)
+    best = Recommendation(strategy=name, settings={}, result=result, fits=True)
+    nearest = nearest_as_trained(best, {"max_degree": ["1", "2", "4"]}, job_of, lambda _: None)
+    assert nearest is not None
+    assert nearest.step_ms == result_of(job_of({"max_degree": "4"}), "all").step_ms
+    run = how_to_run(job_of({}), name, nearest)
+    assert "balance.max_degree=4 " in run.command
+    assert "s a step with max_degree=4, beside those" in run.remark
+
+
+def test_a_command_that_is_slower_is_said_to_be() -> None:
+    """One device takes the long sample alone, which four took together."""
+    nearest, _ = told(made([24_000, *[1000] * 7]), "whole-sample", {})
+    assert nearest is not None
+    assert re.search(r"; the command is the slower, \d+% more time a token$", nearest.remark)

@@ -17,7 +17,7 @@ from trimtab.simulate.job import Job
 from trimtab.simulate.remedies import remedy
 from trimtab.simulate.run import Simulation, StrategyResult, simulate
 from trimtab.simulate.sweep import Overrides, Recommendation, fastest, recommend, sweep, without_effect
-from trimtab.simulate.sweep_as_trained import nearest_as_trained
+from trimtab.simulate.sweep_as_trained import nearest_as_trained, runs_otherwise
 
 
 def run_sweep(as_json: bool, maker: SimulatedJob, job: Job, found: Simulation, swept: Mapping[str, list[str]]) -> int:
@@ -48,7 +48,7 @@ def run_sweep(as_json: bool, maker: SimulatedJob, job: Job, found: Simulation, s
             best = replace(best, remedy=said)
         nearest = nearest_as_trained(best, acting, maker.job, progress.update)
     run = how_to_run(recommended, best.strategy, nearest, shared_by=best.result.shared_by)
-    doubted = doubts(found, best)
+    doubted = doubts(found, best, runs_otherwise=runs_otherwise(best, recommended))
     standings = {
         (name, value): "" if (name, value) in tried.refused else _standing(maker, best, name, value)
         for name, values in acting.items()

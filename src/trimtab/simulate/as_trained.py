@@ -20,11 +20,13 @@ class Nearest:
     Attributes:
         job: with the settings the command carries.
         remark: what simulating it says.
+        degree: most ranks that share a sample, where ``max_degree`` was swept; None: as ``trained_degree``.
         step_ms: of the command's step, or None where it does not fit in memory or cannot be.
     """
 
     job: Job
     remark: str
+    degree: int | None = None
     step_ms: float | None = None
 
 

@@ -14,7 +14,7 @@ _ERRORS = 2  # standard errors by which a mean may be off
 _MOST_STEPS = 64
 
 
-def doubts(simulation: Simulation, best: Recommendation) -> list[str]:
+def doubts(simulation: Simulation, best: Recommendation, *, runs_otherwise: bool = False) -> list[str]:
     """What other steps might have recommended, a sentence each; none where the recommendation would stay.
 
     Leads are of tokens for every device and second, by which the choice is made. All strategies take the same samples
@@ -24,6 +24,7 @@ def doubts(simulation: Simulation, best: Recommendation) -> list[str]:
     Args:
         simulation: every strategy, with the settings as given.
         best: what is recommended of it.
+        runs_otherwise: the command runs something else than was simulated.
     """
     base = next(row for row in simulation.strategies if row.name == best.strategy)
     rivals = [row for row in simulation.strategies if row is not base and overflow_share(row) == overflow_share(base)]
@@ -33,7 +34,9 @@ def doubts(simulation: Simulation, best: Recommendation) -> list[str]:
     doubted = [said for rival in rivals if (said := _of_rival(base, rival)) is not None][:1]
     if best.settings and overflow_share(best.result) == overflow_share(base):
         doubted += _of_change(base, best)
-    return doubted
+    return (
+        [f"As simulated, which is not what the command runs, {said}" for said in doubted] if runs_otherwise else doubted
+    )
 
 
 def _of_rival(base: StrategyResult, rival: StrategyResult) -> str | None:

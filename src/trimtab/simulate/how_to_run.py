@@ -56,7 +56,8 @@ def how_to_run(job: Job, name: str, nearest: Nearest | None = None, *, shared_by
         return HowToRun(command=stages_command(job), remark="cut and recompute (packs: packing=isf or best)")
     strategy, inputs = strategy_named(name, scenario.task, scenario.sync), Inputs.of(job)
     trained = on_whole_devices(job if nearest is None else nearest.job)
-    command = f"trimtab train {scenario.task} {inputs} {' '.join(_settings(trained, strategy))}"
+    degree = (nearest and nearest.degree) or trained_degree(trained, strategy)
+    command = f"trimtab train {scenario.task} {inputs} {' '.join(_settings(trained, strategy, degree))}"
     beside = [*(_too_large(job) or ([] if nearest is None else [nearest.remark])), *of_rollout(job)]
     remark = _remark(job, strategy, shared_by)
     return HowToRun(
@@ -101,9 +102,8 @@ def _differing(job: Job, strategy: SimulatedStrategy, shared_by: int) -> list[st
     return [name for name, so in cannot.items() if so]
 
 
-def _settings(job: Job, strategy: SimulatedStrategy) -> list[str]:
+def _settings(job: Job, strategy: SimulatedStrategy, degree: int) -> list[str]:
     scenario, loading = job.scenario, job.scenario.loading
-    degree = trained_degree(job, strategy)
     mode = "off" if strategy.plan == "as-is" else "on"
     mode_of_loader, workers = "shadow", loading.workers_per_rank
     if strategy.loader == "controller":  # rank 0 has the processes of all ranks
