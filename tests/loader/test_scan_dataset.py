@@ -103,6 +103,11 @@ def test_repeated_ids_are_told_apart_by_their_place(tmp_path: Path, scanner: Sca
     assert scanner.scan(data).table.sample_ids.to_pylist() == ["a@d.jsonl:1", "b", "a@d.jsonl:3"]
 
 
+def test_an_empty_id_is_none(tmp_path: Path, scanner: Scanner) -> None:
+    data = dataset(tmp_path, ask(id=""), ask(id=None), ask(id=0))
+    assert scanner.scan(data).table.sample_ids.to_pylist() == ["d.jsonl:1", "d.jsonl:2", "0"]
+
+
 @pytest.mark.parametrize("ids", [("a", "a", "a@d.jsonl:1"), ("a@d.jsonl:1", "a@d.jsonl:1@file0@d.jsonl:4", "a", "a")])
 def test_an_id_that_equals_a_made_up_name_is_told_apart_too(
     tmp_path: Path, scanner: Scanner, ids: tuple[str, ...]
@@ -137,6 +142,22 @@ def test_a_journal_kept_under_other_names_gives_the_samples_their_present_ones(
     monkeypatch.setattr("trimtab.loader.scan.encode", None)  # nothing is scanned anew
     again = scanner.scan(data, journal=journal).table
     assert [again.sample(row) for row in range(2)] == [first.sample(row) for row in range(2)]
+
+
+@pytest.mark.parametrize("damage", ["5", "null", "[[1], {}]", "[" * 9999 + "]" * 9999, '{"a": 1, "b": 2}'])
+def test_a_journal_line_that_is_no_pair_is_passed_over(tmp_path: Path, scanner: Scanner, damage: str) -> None:
+    data, journal = dataset(tmp_path, ask("good.png")), tmp_path / "t.journal"
+    journal.write_text(damage + "\n")
+    assert scanner.scan(data, journal=journal).table.sample(0) == scanner.scan_row(data, 0)
+
+
+@pytest.mark.parametrize("damage", [5, "visuals", [], {}, {"visuals": []}, {"visuals": [5]}, {"visuals": [{"x": 1}]}])
+def test_a_known_sample_that_is_damaged_is_scanned_again(tmp_path: Path, scanner: Scanner, damage: Any) -> None:
+    data, journal = dataset(tmp_path, ask("good.png")), tmp_path / "t.journal"
+    scanner.scan(data, journal=journal)
+    journal.write_text(json.dumps([json.loads(journal.read_text())[0], damage]) + "\n")
+    assert scanner.scan(data, journal=journal).table.sample(0) == scanner.scan_row(data, 0)
+    assert len(journal.read_text().splitlines()) == 2
 
 
 def test_order_does_not_depend_on_the_workers(tmp_path: Path, scanner: Scanner) -> None:

@@ -1,6 +1,6 @@
 """What earlier scans found, so that a scan that was stopped goes on and a grown dataset costs only what is new.
 
-One JSON line a sample, appended as samples are scanned: a line cut off by a crash is scanned again. A sample counts as
+One JSON line a sample, appended as samples are scanned: a line cut off or damaged is scanned again. A sample counts as
 known while its record, the size and time of its local media files, the tokenizer and the model's geometry are the same.
 """
 
@@ -34,7 +34,7 @@ class ScanJournal:
             MetadataError: it cannot be read or written.
         """
         self._fingerprint, self._path = fingerprint, path
-        self._known: dict[str, dict[str, Any]] = {}
+        self._known: dict[str, Any] = {}
         try:
             path.touch()
             line = "\n"
@@ -58,8 +58,11 @@ class ScanJournal:
         found = self._known.get(sample_key(conversation, self._fingerprint))
         if found is None:
             return None
-        visuals = tuple(Visual(**visual) for visual in found["visuals"])
-        return SampleMetadata(**{**found, "visuals": visuals, "sample_id": conversation.sample_id})
+        try:
+            visuals = tuple(Visual(**visual) for visual in found["visuals"])
+            return SampleMetadata(**{**found, "visuals": visuals, "sample_id": conversation.sample_id})
+        except (TypeError, LookupError):
+            return None  # damaged
 
     def add(self, key: str, sample: SampleMetadata) -> None:
         """Note what was found under a ``sample_key``.
@@ -87,7 +90,7 @@ class ScanJournal:
         try:
             key, sample = json.loads(line)
             self._known[key] = sample
-        except ValueError:
+        except (ValueError, TypeError, RecursionError):
             pass  # cut off, or damaged: it will be scanned again
 
 

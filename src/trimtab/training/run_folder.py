@@ -36,7 +36,7 @@ class RunFolder:
                 _drop_from(folder / REPLIES, first_step)
 
     def _drop_bad_from(self, first_step: int) -> None:
-        kept = [entry for entry in self.bad_samples() if entry["step"] < first_step]
+        kept = [entry for entry in self.bad_samples() if entry["step"] < first_step] if first_step else []
         if kept:
             self.write_json(BAD_SAMPLES, kept)
         else:
@@ -67,9 +67,19 @@ class RunFolder:
         self.write_json(BAD_SAMPLES, [*self.bad_samples(), *({"step": step, **one.to_json()} for one in bad)])
 
     def bad_samples(self) -> list[dict[str, Any]]:
-        """All samples this run could not load."""
+        """All samples this run could not load.
+
+        Raises:
+            TrainingError: the file is cut off or damaged.
+        """
         path = self.folder / BAD_SAMPLES
-        return json.loads(path.read_text()) if path.exists() else []
+        try:
+            return _bad_entries(json.loads(path.read_bytes())) if path.exists() else []
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            raise TrainingError(
+                f"{path}: does not list samples with their steps and reasons; remove it to go on; samples of earlier "
+                "steps are then not listed"
+            ) from error
 
     def write_json(self, name: str, value: Any) -> None:
         """Write one JSON file aside and rename it."""
@@ -83,6 +93,15 @@ def plain_settings(settings: Any) -> dict[str, Any]:
     """The resolved settings as they are written."""
     plain: dict[str, Any] = _plain(dataclasses.asdict(settings))
     return plain
+
+
+def _bad_entries(listed: Any) -> list[dict[str, Any]]:
+    """The entries as they are, once they are seen to hold what is told of them."""
+    for entry in listed:
+        SkippedSample(**{name: value for name, value in entry.items() if name != "step"})
+        if not isinstance(entry["step"], int) or not isinstance(entry["joins_step"], int):
+            raise TypeError(entry)
+    return list(listed)
 
 
 def _drop_from(path: Path, first_step: int) -> None:
