@@ -40,6 +40,9 @@ UNUSABLE = {
     json.dumps({**talk(), "n": 0})[:-2] + "[" * 9999 + "]" * 9999 + "}": "RecursionError: ",
     json.dumps({"messages": [{"role": ["user"], "content": "x"}]}): "unknown role ['user']",
     json.dumps({HALF: 1}): "none of the fields messages",
+    '{"messages": null}': "messages must hold a list of turns, found null; correct or remove the record",
+    '{"messages": null, "prompt": null}': "messages and prompt must hold a list of turns, found null",
+    "{}": "the record has no field, none of messages, conversations, prompt; complete or remove it",
 }
 
 

@@ -36,8 +36,7 @@ def read_conversation(
     """
     form = next((form for form in _FORMS if record.get(form.COLUMN) is not None), None)
     if form is None:
-        known = ", ".join(form.COLUMN for form in _FORMS)
-        raise DatasetError(f"{where}: none of the fields {known} is there, found {', '.join(record)}; rename the field")
+        raise DatasetError(f"{where}: {_formless(record)}")
     turns = record[form.COLUMN]
     if isinstance(turns, str) or not isinstance(turns, Sequence) or not turns:
         raise DatasetError(f"{where}: {form.COLUMN} must be a list of turns that is not empty; correct or remove it")
@@ -46,7 +45,7 @@ def read_conversation(
     messages = tuple(_read_turn(form, turn, index, where, reader) for index, turn in enumerate(turns))
     consumed = {form.COLUMN, "id", *(column for columns in _MEDIA_COLUMNS.values() for column in columns)}
     given = record.get("id")
-    sample_id = name_in(container[0], where) if given is None else str(given)
+    sample_id = name_in(container[0], where) if given in (None, "") else str(given)
     check_text(sample_id, "the id", where)
     return Conversation(
         sample_id=sample_id,
@@ -54,6 +53,16 @@ def read_conversation(
         visuals=reader.finish(),
         extras={name: value for name, value in record.items() if name not in consumed},
     )
+
+
+def _formless(record: Mapping[str, Any]) -> str:
+    columns = [form.COLUMN for form in _FORMS]
+    if null := [column for column in columns if column in record]:
+        return f"{' and '.join(null)} must hold a list of turns, found null; correct or remove the record"
+    known = ", ".join(columns)
+    if not record:
+        return f"the record has no field, none of {known}; complete or remove it"
+    return f"none of the fields {known} is there, found {', '.join(record)}; rename the field"
 
 
 def _read_turn(form: Any, turn: Any, index: int, where: str, reader: VisualReader) -> Message:

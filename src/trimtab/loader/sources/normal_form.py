@@ -59,7 +59,7 @@ class Conversation:
     """One sample of a dataset.
 
     Attributes:
-        sample_id: the record's ``id``, else ``file:line`` (from 1) or ``file#row`` (from 0), as errors name it.
+        sample_id: its record's ``id``; without one, ``file:line`` (from 1) or ``file#row`` (from 0), as errors name it.
         messages: its turns.
         visuals: its images and videos, one for each visual part, in the order of the parts.
         extras: fields of the record that are neither turns nor media, e.g. ``reward_model`` for RL.
