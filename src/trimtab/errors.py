@@ -57,7 +57,16 @@ class PlanningError(TrimtabError, RuntimeError):
 
 
 class InfeasibleError(PlanningError):
-    """No legal plan exists; the message names the sample and the tightest limit."""
+    """No legal plan exists; the message names the sample and the tightest limit.
+
+    Attributes:
+        too_long: name and tokens of the sample that exceeds a cap, and the largest degree it may have; else None.
+    """
+
+    def __init__(self, message: str = "", *, too_long: tuple[str, int, int] | None = None) -> None:
+        """Name what is infeasible."""
+        super().__init__(message)
+        self.too_long = too_long
 
 
 class InvalidPlanError(PlanningError):

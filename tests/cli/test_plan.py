@@ -273,3 +273,17 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
 def test_bad_arguments_are_refused(arguments: tuple[str, ...], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         run(*arguments)
+
+
+@pytest.mark.parametrize("asked", [(), ("--micro-batch-tokens", "20000")])
+def test_a_sample_no_device_holds_is_told_with_what_devices_hold(
+    asked: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With more ranks a device keeps less of the state: three suffice, where the cap of two would ask for 28."""
+    table = flat_table(tmp_path / "t.parquet", text_tokens=[31_310, *[500] * 7], vision_tiles=[0] * 8)
+    words = (table, "--model", "qwen2.5-vl-7b", "--batch-size", "8", "--cluster", "h100", *asked)
+    (row,) = planned(capsys, *words, "--ranks", "2", "--strategy", "adaptive", code=1)["strategies"]
+    assert "31310 tokens at the largest degree, 2, exceed the 5121 that a device of 80 GB holds" in row["infeasible"]
+    assert "beside the model's state sharded over 2 ranks; leave the sample out, use 3 ranks" in row["infeasible"]
+    assert "max_tokens_per_micro_batch" not in row["infeasible"]
+    assert planned(capsys, *words, "--ranks", "3", "--strategy", "adaptive")["strategies"][0]["step_ratio"]

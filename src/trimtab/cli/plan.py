@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from trimtab.cli.architecture_argument import architecture_help, check_made_for, load_architecture
+from trimtab.cli.plan_room import DeviceRoom
 from trimtab.cli.plan_rows import CostModel, Job, strategy_row
 from trimtab.cost.analytic import analytic_costs
 from trimtab.cost.architecture import Architecture
@@ -132,7 +133,8 @@ def run(args: argparse.Namespace) -> int:
         rows = [{"name": name, "infeasible": str(error)} for name in strategies]
     else:
         job = replace(job, settings=replace(job.settings, max_tokens_per_micro_batch=cap))
-        rows = list(_rows(job, batches, strategies))
+        room = None if cap == args.micro_batch_tokens else DeviceRoom(architecture, cluster, args.ranks)
+        rows = list(_rows(job, batches, strategies, room))
     result = {
         "ranks": args.ranks,
         "batch_size": args.batch_size,
@@ -249,13 +251,15 @@ def _micro_batch_cap(
     return held if asked is None else min(asked, held)
 
 
-def _rows(job: Job, batches: list[BatchMetadata], strategies: list[str]) -> Iterator[dict[str, Any]]:
+def _rows(
+    job: Job, batches: list[BatchMetadata], strategies: list[str], room: DeviceRoom | None
+) -> Iterator[dict[str, Any]]:
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     with Progress(*columns, console=Console(file=sys.stderr), transient=True) as progress:
         task = progress.add_task("planning", total=len(batches) * len(strategies))
         for strategy in strategies:
             progress.update(task, description=strategy)
-            yield strategy_row(job, _counted(batches, progress, task), strategy)
+            yield strategy_row(job, _counted(batches, progress, task), strategy, room)
 
 
 def _counted(batches: list[BatchMetadata], progress: Progress, task: Any) -> Iterator[BatchMetadata]:

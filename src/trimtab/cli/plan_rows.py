@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from trimtab.cli.plan_room import DeviceRoom
 from trimtab.cost.architecture import Architecture
 from trimtab.cost.embedding_exchange import token_bytes
 from trimtab.errors import InfeasibleError, SettingsError
@@ -92,12 +93,16 @@ def plan_batch(job: Job, batch: BatchMetadata, strategy_name: str) -> PlannedBat
     )
 
 
-def strategy_row(job: Job, batches: Iterable[BatchMetadata], strategy: str) -> dict[str, Any]:
-    """One strategy over all batches: a row of the JSON output, or why it cannot be."""
+def strategy_row(
+    job: Job, batches: Iterable[BatchMetadata], strategy: str, room: DeviceRoom | None = None
+) -> dict[str, Any]:
+    """One strategy over all batches: a row of the JSON output, or why it cannot be; ``room`` where it is the cap."""
     try:
         planned = [plan_batch(job, batch, strategy) for batch in batches]
     except (InfeasibleError, SettingsError) as error:
-        return {"name": strategy, "infeasible": str(error)}
+        too_long = error.too_long if room is not None and isinstance(error, InfeasibleError) else None
+        said = str(error) if room is None or too_long is None else room.exceeded(*too_long, strategy_named(strategy))
+        return {"name": strategy, "infeasible": said}
     return {"name": strategy, **summary(planned)}
 
 

@@ -36,7 +36,8 @@ def check_fits(
             at_degree = f" at the largest degree, {largest}," if largest > 1 else ""
             raise InfeasibleError(
                 f"sample {sample_ids[row]}: {tokens} tokens{at_degree} exceed {name}={cap}; raise the cap, leave the "
-                f"sample out, or {_shard_advice(tokens, cap, problem.ranks, legal_degrees)}"
+                f"sample out, or {_shard_advice(tokens, cap, problem.ranks, legal_degrees)}",
+                too_long=(sample_ids[row], tokens, largest),
             )
 
 
