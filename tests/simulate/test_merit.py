@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simulate_cases import small
 
 from trimtab.errors import SettingsError
@@ -37,6 +39,16 @@ def test_of_overflows_about_equal_the_faster_is_nearest() -> None:
         assert fastest_of(*order) == "all"
     assert better(quick, slow)
     assert not better(far, slow)
+
+
+def test_of_overflows_about_equal_the_fewer_are_nearest() -> None:
+    one, quick = result("all", 450, 157), result("loongforge", 900, 157)
+    update = replace(quick.out_of_memory[0], phase="rollout", needed_gb=142.0)
+    two = replace(quick, out_of_memory=[*quick.out_of_memory, update])
+    for order in ((one, two), (two, one)):
+        assert fastest_of(*order) == "all"
+    assert better(one, two)
+    assert not better(two, one)
 
 
 def test_what_fits_is_better_than_any_speed() -> None:

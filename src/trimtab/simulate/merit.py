@@ -22,9 +22,11 @@ def overflow_share(result: StrategyResult) -> float:
 
 
 def nearest(results: Sequence[StrategyResult]) -> list[StrategyResult]:
-    """Those that fit; where none does, those about as near to fitting as the nearest."""
+    """Those that fit; where none does, those about as near to fitting as the nearest, with the fewest overflows."""
     least = min(map(overflow_share, results))
-    return [result for result in results if overflow_share(result) <= _AS_NEAR * least]
+    near = [result for result in results if overflow_share(result) <= _AS_NEAR * least]
+    fewest = min(len(result.out_of_memory) for result in near)
+    return [result for result in near if len(result.out_of_memory) == fewest]
 
 
 def best_of(results: Sequence[StrategyResult]) -> StrategyResult:
@@ -37,6 +39,8 @@ def better(result: StrategyResult, base: StrategyResult) -> bool:
     over, base_over = overflow_share(result), overflow_share(base)
     if max(over, base_over) > _AS_NEAR * min(over, base_over):
         return over < base_over
+    if len(result.out_of_memory) != len(base.out_of_memory):
+        return len(result.out_of_memory) < len(base.out_of_memory)
     return result.tokens_per_gpu_s > base.tokens_per_gpu_s * (1 + WORTH_A_CHANGE)
 
 
