@@ -14,7 +14,7 @@ from trimtab.simulate.choices import no_choices
 from trimtab.simulate.doubt import doubts
 from trimtab.simulate.how_to_run import how_to_run
 from trimtab.simulate.job import Job
-from trimtab.simulate.remedies import remedy
+from trimtab.simulate.remedies import Unfit, remedy
 from trimtab.simulate.run import Simulation, StrategyResult, simulate
 from trimtab.simulate.sweep import Overrides, Recommendation, fastest, recommend, sweep, without_effect
 from trimtab.simulate.sweep_as_trained import nearest_as_trained, runs_otherwise
@@ -43,9 +43,10 @@ def run_sweep(as_json: bool, maker: SimulatedJob, job: Job, found: Simulation, s
         best = recommend(base, tried.points, at)
         recommended = maker.job(best.settings)
         if not best.fits:
-            nearest_settings = best.settings
-            said = remedy(recommended, best.result, lambda changed: at({**nearest_settings, **changed}))
-            best = replace(best, remedy=said)
+            varied = best.settings
+            unfit = Unfit(job=recommended, result=best.result, run=lambda changed: at({**varied, **changed}))
+            given = Unfit(job=job, result=base, run=at) if varied else None
+            best = replace(best, remedy=remedy(unfit, given))
         nearest = nearest_as_trained(best, acting, maker.job, progress.update)
     run = how_to_run(recommended, best.strategy, nearest, shared_by=best.result.shared_by)
     doubted = doubts(found, best, runs_otherwise=runs_otherwise(best, recommended))
