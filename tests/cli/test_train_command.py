@@ -182,19 +182,6 @@ def test_sigterm_while_modules_load_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_before_ranks_listen_is_told_as_that(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    write_run(tmp_path)
-    process = start(tmp_path, "steps=200")
-    wait_for(lambda: len(ranks_of(process)) == 2)
-    process.send_signal(number)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == code, said
-    assert "stopped by a signal; --resume goes on from the last checkpoint, if there is one" in said
-    assert "out of memory" not in said
-
-
-@pytest.mark.slow
 def test_a_killed_rank_ends_the_run_by_name_within_a_minute(tmp_path: Path) -> None:
     write_run(tmp_path)
     steps = tmp_path / "runs" / "run" / "balanced" / "steps.jsonl"

@@ -5,11 +5,16 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
+from trimtab.runtime.groups import Ranks
 from trimtab.training.launch import launch
 
 
@@ -38,6 +43,45 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 def never_trains(settings: Any, ranks: Any) -> bool:
     raise AssertionError("a rank trained")
+
+
+@dataclass(frozen=True)
+class Deaf:
+    """Settings of ranks that do not listen for signals yet."""
+
+    folder: Path
+    ranks: int = 2
+    timeout_s: float = 60.0
+
+
+def sleeps(settings: Deaf, ranks: Ranks) -> bool:
+    (settings.folder / str(ranks.rank)).touch()
+    time.sleep(60)
+    raise AssertionError("no signal came")
+
+
+def signal_once_there(folder: Path, number: int) -> None:
+    while len(list(folder.iterdir())) < 2:
+        time.sleep(0.05)
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_ranks_listen_is_told_as_that(
+    number: signal.Signals, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sender = threading.Thread(target=signal_once_there, args=(tmp_path, number), daemon=True)
+    sender.start()
+    if number == signal.SIGTERM:
+        assert launch(sleeps, Deaf(tmp_path)) == 143
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            launch(sleeps, Deaf(tmp_path))
+    said = capsys.readouterr().err
+    assert "stopped by a signal; --resume goes on from the last checkpoint, if there is one" in said
+    assert "out of memory" not in said
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.slow
