@@ -66,6 +66,7 @@ def test_where_nothing_fits_the_nearest_is_named(tmp_path: Path, capsys: pytest.
     assert not any(point["standing"] == "recommended" for point in result["sweep"])
 
 
+@pytest.mark.slow
 def test_no_gain_over_itself_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["flexrl-video-heavy", *SMALL, "strategies=[all]", "--sweep"]
     assert simulate.run([*words, "seed=0,1"]) == 0
@@ -74,6 +75,7 @@ def test_no_gain_over_itself_is_told(capsys: pytest.CaptureFixture[str]) -> None
     assert "times the throughput" not in said
 
 
+@pytest.mark.slow
 def test_switches_are_said_as_in_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["flexrl-video-heavy", *SMALL, "strategies=[all]", "--sweep", "recompute=on,off,True"]
     tried = [point["settings"] for point in printed(capsys, *words)["sweep"]]
@@ -117,6 +119,7 @@ def test_a_sweep_tries_each_value(capsys: pytest.CaptureFixture[str]) -> None:
     assert result["recommended"]["strategy"] == "all"
 
 
+@pytest.mark.slow
 def test_what_is_the_job_itself_is_tabulated_and_not_recommended(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["flexrl-video-heavy", *SMALL, "strategies=[all]", "--sweep", "seed=0,1,2", "batch_size=16,32"]
     result = printed(capsys, *words)
@@ -154,6 +157,7 @@ def test_page_and_command_and_json_recommend_the_same(tmp_path: Path, capsys: py
     assert "few or none are shared here" in line
 
 
+@pytest.mark.slow
 def test_degrees_that_heads_do_not_allow_are_told_as_what_they_act_as(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["flexrl-video-heavy", *SMALL, "strategies=[all]", "--json", "--sweep", "max_degree=0,8,3,2,1000"]
     assert simulate.run(words) == 0
@@ -164,6 +168,7 @@ def test_degrees_that_heads_do_not_allow_are_told_as_what_they_act_as(capsys: py
     assert told in captured.err  # beside progress, where it takes long
 
 
+@pytest.mark.slow
 def test_a_setting_behind_the_sweep_is_a_setting(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--sweep", "max_degree=1,8", "strategies=[all,loader-only]", *SMALL]
     result = printed(capsys, "flexrl-video-heavy", *words)
@@ -171,12 +176,14 @@ def test_a_setting_behind_the_sweep_is_a_setting(capsys: pytest.CaptureFixture[s
     assert [point["settings"] for point in result["sweep"]] == [{"max_degree": "1"}, {"max_degree": "8"}]
 
 
+@pytest.mark.slow
 def test_the_scenario_may_stand_behind_the_sweep(capsys: pytest.CaptureFixture[str]) -> None:
     result = printed(capsys, "--sweep", "max_degree=1,8", "flexrl-video-heavy", *SMALL, "strategies=[all]")
     assert result["scenario"] == "flexrl-video-heavy"
     assert len(result["sweep"]) == 2
 
 
+@pytest.mark.slow
 def test_a_sweep_in_one_word_with_a_trace_behind_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["flexrl-video-heavy", *SMALL, "strategies=[all]", "--sweep=max_degree=1,8", "--timeline"]
     result = printed(capsys, *words, str(tmp_path / "trace.json"))

@@ -116,6 +116,7 @@ def test_a_folder_without_readable_settings_is_left_to_the_checkpoint(tmp_path: 
         assert resumed(replace(run, seed=1))
 
 
+@pytest.mark.slow
 def test_weight_decay_and_betas_are_those_of_the_settings(rank_pool: RankPool, tmp_path: Path) -> None:
     ((decay, betas),) = rank_pool.run(1, _decay_after_resume, tmp_path)
     assert (decay, betas) == ([0.3, 0.0], (0.9, 0.99))
