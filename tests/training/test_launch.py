@@ -71,6 +71,7 @@ def signal_once_there(folder: Path, number: int) -> None:
 def test_a_signal_before_ranks_listen_is_told_as_that(
     number: signal.Signals, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    others = multiprocessing.active_children()  # of other tests
     sender = threading.Thread(target=signal_once_there, args=(tmp_path, number), daemon=True)
     sender.start()
     if number == signal.SIGTERM:
@@ -81,11 +82,12 @@ def test_a_signal_before_ranks_listen_is_told_as_that(
     said = capsys.readouterr().err
     assert "stopped by a signal; --resume goes on from the last checkpoint, if there is one" in said
     assert "out of memory" not in said
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) <= set(others)
 
 
 @pytest.mark.slow
 def test_a_signal_while_ranks_are_started_ends_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    others = multiprocessing.active_children()
     previous = signal.signal(signal.SIGTERM, interrupt)
     try:
         assert launch(never_trains, SignalledOnTheWay()) == 143
@@ -93,4 +95,4 @@ def test_a_signal_while_ranks_are_started_ends_all_of_them(capsys: pytest.Captur
     finally:
         signal.signal(signal.SIGTERM, previous)
     assert "stopped by a signal" in capsys.readouterr().err
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) <= set(others)
