@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
 from trimtab.cli.setting_errors import told
 from trimtab.cli.settings_file import words_of_file
@@ -36,14 +36,7 @@ def parse_settings(kind: type[Settings], arguments: Sequence[str], *, command: s
     Raises:
         SettingsError: a field is unknown or its value of the wrong kind, or a file cannot be read.
     """
-    types = dict(_fields(kind))
-    words = [_written_out(word, types) for word in _words(arguments, types)]
-    _check_no_clock(words, types)
-    parser = _parser(kind, command)
-    try:
-        values = parser.instantiate(parser.parse_args(words)).as_dict()
-    except (ArgumentError, TypeError, ValueError) as error:
-        raise SettingsError(told(str(error), types, words)) from error
+    values = _parsed(kind, arguments, command, instantiate=True).as_dict()
     values.pop(_CONFIG, None)
     return kind(**values)
 
@@ -59,11 +52,18 @@ def check_kinds(kind: type, arguments: Sequence[str], *, command: str) -> None:
     Raises:
         SettingsError: a field is unknown or its value of the wrong kind, or a file cannot be read.
     """
+    _parsed(kind, arguments, command, instantiate=False)
+
+
+def _parsed(kind: type, arguments: Sequence[str], command: str, *, instantiate: bool) -> Namespace:
+    """What the arguments say, with nested settings as dataclasses, which check themselves, or plain."""
     types = dict(_fields(kind))
     words = [_written_out(word, types) for word in _words(arguments, types)]
     _check_no_clock(words, types)
+    parser = _parser(kind, command)
     try:
-        _parser(kind, command).parse_args(words)
+        values = parser.parse_args(words)
+        return parser.instantiate(values) if instantiate else values
     except (ArgumentError, TypeError, ValueError) as error:
         raise SettingsError(told(str(error), types, words)) from error
 

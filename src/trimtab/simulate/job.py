@@ -107,14 +107,18 @@ class Job:
 
     @cached_property
     def kept_bytes(self) -> float:
-        """Bytes on every device beside activations.
+        """Bytes on every device beside activations."""
+        return self.kept_bytes_over(self.shards, fully=self.scenario.sync == "layer")
 
-        Fully sharded (sync "layer"): its share of the state, and two layers gathered at a time. Otherwise bf16 weights
-        and fp32 gradients of its part of every layer, and its share of the optimizer's 12 bytes a parameter.
+    def kept_bytes_over(self, shards: int, *, fully: bool) -> float:
+        """Bytes on every device beside activations, with the state sharded over so many.
+
+        Fully (sync "layer"): its share of the state, and two layers gathered at a time. Otherwise bf16 weights and fp32
+        gradients of its part of every layer, and its share of the optimizer's 12 bytes a parameter.
         """
-        if self.scenario.sync != "layer":
-            return parameters(self.architecture) * (6 / self.scenario.tensor_parallel + 12 / self.shards)
-        return kept_bytes_sharded(self.architecture, self.shards)
+        if fully:
+            return kept_bytes_sharded(self.architecture, shards)
+        return parameters(self.architecture) * (6 / self.scenario.tensor_parallel + 12 / shards)
 
     @property
     def room_tokens(self) -> int:

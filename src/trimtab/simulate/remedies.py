@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
 
-from trimtab.cost.memory import kept_bytes_sharded, language_bytes_per_token, parameters
+from trimtab.cost.memory import language_bytes_per_token, parameters
 from trimtab.simulate.device_memory import Overflow
 from trimtab.simulate.job import Job
 from trimtab.simulate.run import StrategyResult
@@ -147,9 +147,9 @@ def _for_state(job: Job) -> Iterator[Overrides]:
     """Sharding it further: over all ranks, fully, over more ranks; more again where activations need the room left."""
     scenario = job.scenario
     whole = {"shards": str(scenario.ranks)} if job.shards < scenario.ranks else {}
-    if whole and _state_bytes(job, scenario.ranks, fully=scenario.sync == "layer") < job.memory_limit:
+    if whole and job.kept_bytes_over(scenario.ranks, fully=scenario.sync == "layer") < job.memory_limit:
         yield whole
-    if scenario.sync != "layer" and _state_bytes(job, scenario.ranks, fully=True) < job.memory_limit:
+    if scenario.sync != "layer" and job.kept_bytes_over(scenario.ranks, fully=True) < job.memory_limit:
         yield {**whole, "sync": "layer"}
     for fully in (scenario.sync == "layer", True):
         if ranks := _ranks_for_state(job, fully=fully):
@@ -241,18 +241,11 @@ def _smaller_samples(job: Job) -> str:
     return "smaller media (media.*) may help"
 
 
-def _state_bytes(job: Job, ranks: int, *, fully: bool) -> float:
-    """``Job.kept_bytes`` of the model sharded over so many ranks."""
-    if fully:
-        return kept_bytes_sharded(job.architecture, ranks)
-    return parameters(job.architecture) * (6 / job.scenario.tensor_parallel + 12 / ranks)
-
-
 def _ranks_for_state(job: Job, *, fully: bool) -> int | None:
     """Least ranks, of whole nodes and more than there are, among which the state fits; None where none do."""
     unit = math.lcm(job.cluster.ranks_per_node, job.scenario.tensor_parallel)
     counts = range((job.scenario.ranks // unit + 1) * unit, (job.cluster.ranks or _MOST_RANKS) + 1, unit)
-    return next((count for count in counts if _state_bytes(job, count, fully=fully) < job.memory_limit), None)
+    return next((count for count in counts if job.kept_bytes_over(count, fully=fully) < job.memory_limit), None)
 
 
 def _doubled(value: int, most: int) -> list[str]:

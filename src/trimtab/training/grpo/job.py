@@ -139,15 +139,7 @@ def build_grpo_job(settings: GRPOSettings, ranks: Ranks) -> GRPOJob:
     compute_dtype = torch.bfloat16 if settings.dtype == "bfloat16" else None
     shard(model, ranks.mesh, compute_dtype=compute_dtype)
     register_fsdp_forward_method(model, "encode_visuals")
-    prompts = PromptReader(
-        reader.table,
-        open_scanned(reader.table, list(settings.data), settings.root, allowed_roots=settings.loader.allowed_roots),
-        geometry=reader.geometry,
-        family=checkpoint.family,
-        tokenizer=tokenizer,
-        model=model.base,
-        max_tokens=settings.rollout.max_prompt_tokens,
-    )
+    prompts = _prompt_reader(settings, reader, checkpoint, tokenizer, model)
     together(
         ranks.control,
         "start",
@@ -177,6 +169,20 @@ def build_grpo_job(settings: GRPOSettings, ranks: Ranks) -> GRPOJob:
         rewarder=rewarder,
         engine=_engine(settings, ranks, model, tokenizer, prompts, reader.pad_token),
         watch=PhaseStopwatch(),
+    )
+
+
+def _prompt_reader(
+    settings: GRPOSettings, reader: SampleReader, checkpoint: Checkpoint, tokenizer: Any, model: BalancedVLM
+) -> PromptReader:
+    return PromptReader(
+        reader.table,
+        open_scanned(reader.table, list(settings.data), settings.root, allowed_roots=settings.loader.allowed_roots),
+        geometry=reader.geometry,
+        family=checkpoint.family,
+        tokenizer=tokenizer,
+        model=model.base,
+        max_tokens=settings.rollout.max_prompt_tokens,
     )
 
 
